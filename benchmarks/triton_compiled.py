@@ -105,7 +105,7 @@ def _listed(tables: tuple[str, ...], *, width: int = WIDTH, dtype: torch.dtype =
 
 def _on_rows(call: Call) -> Call:
     """The same, on the rows of a grid behind a class token."""
-    (axis,), rows = call.axes, grid(39, 105, leading=1)["y"]
+    (axis,), rows = call.axes, grid(39, 105, prefix_tokens=1)["y"]
     return replace(call, axes=(axis._replace(queries=rows, keys=rows),))
 
 

@@ -15,7 +15,7 @@ from relattn.backends import dense
 from relattn.backends.dense import products
 from relattn.nn.kept_rows import KeptRows
 from relattn.score.places import Places
-from relattn.score.position import Run
+from relattn.score.position import ContiguousPositions
 from relattn.score.positions import Positions, RowMemo
 from tests.contract.cases import CASES
 from tests.contract.check import check
@@ -61,7 +61,7 @@ def cached(batch: int, dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tens
 def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Tensor], memo: RowMemo) -> Tensor:
     """The attention of the newest token, as a module with a cache calls it."""
     query, key, value = inputs
-    positions = Positions(Run(KEYS - 1), Run(0), 1, KEYS, query.device, None, 0, memo)
+    positions = Positions(ContiguousPositions(KEYS - 1), ContiguousPositions(0), 1, KEYS, query.device, None, 0, memo)
     tensors = door.checked(query, key, value, enable_gqa=True)
     return door.request(
         *tensors, Places({"sequence": positions}), encoding=encoding, keys_are_prepared=True, backend="dense"

@@ -17,7 +17,7 @@ from relattn.arguments import kind_of
 from relattn.encodings.base import lower
 from relattn.offsets import alibi_slopes, t5_buckets
 from relattn.score.places import Places
-from relattn.score.position import Run
+from relattn.score.position import ContiguousPositions
 from relattn.score.positions import Positions
 from tests import seeds
 from tests.bad_input.refusal import ones, refused
@@ -223,7 +223,7 @@ def test_terms_that_are_a_bias():
     """By hand, or as an encoding lowered them: the function of the encoding, and relative_attention's numbers."""
     query, key, value = inputs()
     encoding = made("sum")
-    positions = Positions(Run(0), Run(0), LQ, LK, query.device)
+    positions = Positions(ContiguousPositions(0), ContiguousPositions(0), LQ, LK, query.device)
     terms = lower(encoding, query, key, value, Places({"sequence": positions}))
     assert terms.bias is not None
     ours = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(terms, query, key))

@@ -24,7 +24,7 @@ from relattn import (
     TransformerXLEmbedding,
 )
 from relattn.backends.select import BACKENDS
-from relattn.score.position import Listed, Position, Run
+from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
 from relattn.score.positions import Positions, Span
 from relattn.score.problem import TABLES, Problem
 from tests.contract.cases import CASES, expected_answer
@@ -151,7 +151,11 @@ def without(name: str) -> Callable[[Problem], Problem]:
 
 def moved(position: Position, change: Callable[[Any], Any]) -> Position:
     """A run from another start, or other positions."""
-    return Run(change(position.start)) if isinstance(position, Run) else Listed(change(position.positions))
+    return (
+        ContiguousPositions(change(position.start))
+        if isinstance(position, ContiguousPositions)
+        else ExplicitPositions(change(position.positions))
+    )
 
 
 def standing(p: Problem, query: Callable[[Any], Any], key: Callable[[Any], Any]) -> Problem:
@@ -263,7 +267,7 @@ def mutate_diagonal(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any
     monkeypatch.setattr(Positions, "__post_init__", changed)
 
 
-# By what each layout goes through: starts through rows and the origin, listed positions through offsets; the
+# By what each layout goes through: starts through rows and the origin, explicit positions through offsets; the
 # reference writes every pair's offset out in either.
 SOURCES = [
     (mutate_rows, "dense", "starts"),
@@ -384,7 +388,7 @@ def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What depends on no parameter is made anew in every call: neither are right rows kept, nor do wrong ones stay."""
     from relattn.encodings import constants
 
-    monkeypatch.setattr(constants, "is_watched", lambda tensors: True)
+    monkeypatch.setattr(constants, "is_intercepted", lambda tensors: True)
 
 
 def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:

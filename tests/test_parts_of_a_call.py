@@ -60,7 +60,7 @@ def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
     for one, parameter in encoding.named_parameters():
         torch.nn.init.zeros_(parameter)
         parameter.data += normal(f"{name} {one}", *parameter.shape).detach()
-    problem = problem_of(encoding, scale=0.5, dropout_p=dropout_p).replaced(seed=2**60 + 7)
+    problem = problem_of(encoding, scale=0.5, dropout_p=dropout_p).replace(seed=2**60 + 7)
     runs = BACKENDS[backend]
     assert isinstance(runs, MergingBackend)
     assert not list(runs.reasons(problem))

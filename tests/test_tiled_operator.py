@@ -16,7 +16,7 @@ from relattn import relative_attention
 from relattn.backends import problem_arguments, problem_operator
 from relattn.backends.tiled import TiledBackend
 from relattn.score.mask import Mask
-from relattn.score.position import Run
+from relattn.score.position import ContiguousPositions
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
 from tests import seeds
@@ -39,7 +39,10 @@ pytest_plugins = ["tests.contract.fresh"]
 
 PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=5, key_length=6, head_dim=4, value_dim=3)
 ROWS = seeds.generator("rows").integers(0, 6, (2, 5))
-PART = on_a_grid(("y", "x"), (2, 3), leading=1, first=2, length=5), on_a_grid(("y", "x"), (2, 3), 1, first=0, length=6)
+PART = (
+    on_a_grid(("y", "x"), (2, 3), prefix_tokens=1, first=2, length=5),
+    on_a_grid(("y", "x"), (2, 3), 1, first=0, length=6),
+)
 GRID = {axis: (PART[0][axis], PART[1][axis]) for axis in ("y", "x")}
 LISTED = {axis: (started(2, 5), listed(seeds.generator(axis), 6, batch)) for axis, batch in (("y", 2), ("x", None))}
 ON_AXES = CASES | AXES_CASES | {"on_axes": of(on("y", disentangled), on("y", shaw), grid_bias, t5)}
@@ -110,7 +113,7 @@ def test_a_start_on_the_cpu_goes_to_the_query_s_device() -> None:
     """A call may have it there, and a kernel reads it."""
     query, key = (torch.empty(1, 2, length, 4, device="meta") for length in (3, 5))
     for start, other in ((torch.tensor(7), 0), (torch.tensor(7), torch.tensor(2, device="meta"))):
-        positions = Positions(Run(start), Run(other), 3, 5, query.device)
+        positions = Positions(ContiguousPositions(start), ContiguousPositions(other), 3, 5, query.device)
         problem = Problem(query, key, key, (Axis(positions),), Mask(positions), 1.0, query.dtype)
         starts = problem_arguments.named(problem_arguments.flat(problem, None))["starts_tensor"]
         assert starts.device == query.device

@@ -36,9 +36,9 @@ _HOMES = {
     "ScoreTerms": "relattn.score.terms",
     "OffsetTable": "relattn.score.table",
     "Positions": "relattn.score.positions",
-    "Run": "relattn.score.position",
-    "Listed": "relattn.score.position",
-    "Digits": "relattn.score.digits",
+    "ContiguousPositions": "relattn.score.position",
+    "ExplicitPositions": "relattn.score.position",
+    "GridPositions": "relattn.score.digits",
     "grid": "relattn.score.digits",
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
@@ -71,10 +71,10 @@ if TYPE_CHECKING:
     from relattn.functional import attention_weights as attention_weights
     from relattn.functional import explain as explain
     from relattn.functional import relative_attention as relative_attention
-    from relattn.score.digits import Digits as Digits
+    from relattn.score.digits import GridPositions as GridPositions
     from relattn.score.digits import grid as grid
-    from relattn.score.position import Listed as Listed
-    from relattn.score.position import Run as Run
+    from relattn.score.position import ContiguousPositions as ContiguousPositions
+    from relattn.score.position import ExplicitPositions as ExplicitPositions
     from relattn.score.positions import Positions as Positions
     from relattn.score.table import OffsetTable as OffsetTable
     from relattn.score.terms import ScoreTerms as ScoreTerms

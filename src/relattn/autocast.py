@@ -7,7 +7,7 @@ import contextlib
 import torch
 from torch import Tensor
 
-from relattn.watched import constant_in_graphs
+from relattn.interception import constant_in_graphs
 
 _UNCHANGED = contextlib.nullcontext()
 

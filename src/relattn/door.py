@@ -15,6 +15,7 @@ from relattn.autocast import narrowed, without_autocast
 from relattn.backends.base import Backend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms, prepare
+from relattn.interception import HAS_GRAPHS, refuse_graph, refuse_trace
 from relattn.score import checks
 from relattn.score.check_terms import check_term_axes
 from relattn.score.key_bias import check_key_bias
@@ -25,7 +26,6 @@ from relattn.score.problem import Axis, Part, Problem
 from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
 from relattn.spread import refuse_context_parallel
-from relattn.watched import HAS_GRAPHS, refuse_graph, refuse_trace
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
 NOTHING = ScoreTerms()
@@ -45,13 +45,13 @@ class Request(NamedTuple):
         with without_autocast(self.problem.query):
             backend = select(self.backend, self.problem)
             output, lse = backend.run(self.problem) if self.problem.sinks is None else self._run_with_sinks(backend)
-        return self.unfolded(output), None if lse is None else self.unfolded(lse)
+        return self.restore_batch(output), None if lse is None else self.restore_batch(lse)
 
     def _run_with_sinks(self, backend: Backend) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"] | None]:
         """O * sigmoid(lse - sink), rounded once, and lse of the keys alone."""
         problem = self.problem
         assert problem.sinks is not None
-        output, lse = backend.run(problem.replaced(return_lse=True, output_dtype=problem.score_dtype()))
+        output, lse = backend.run(problem.replace(return_lse=True, output_dtype=problem.score_dtype()))
         assert lse is not None
         output = (output * share(lse, problem.sinks)).to(problem.output_dtype)
         return output, lse if problem.return_lse else None
@@ -60,11 +60,11 @@ class Request(NamedTuple):
         """Which backend runs it, and for each of the others why it does not."""
         return explain_choice(self.backend, self.problem)
 
-    def counted_at(self, part: Part | None) -> Request:
+    def with_dropout_origin(self, part: Part | None) -> Request:
         """The same request. Dropout counts its pairs and heads as part of a larger call, or with None by themselves."""
-        return self if part is None else self._replace(problem=self.problem.replaced(part=part))
+        return self if part is None else self._replace(problem=self.problem.replace(part=part))
 
-    def unfolded(self, answer: Float[Tensor, "B *rest"]) -> Float[Tensor, "*B *rest"]:
+    def restore_batch(self, answer: Float[Tensor, "B *rest"]) -> Float[Tensor, "*B *rest"]:
         """An answer with the caller's axes."""
         return answer if len(self.batch) == 1 else answer.reshape(*self.batch, *answer.shape[1:])
 
@@ -87,7 +87,7 @@ def checked(
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)
     batch = checks.check_tensors(query, key, value, enable_gqa)
-    return _folded(query, batch), _folded(key, batch), _folded(value, batch), batch
+    return _flatten_batch(query, batch), _flatten_batch(key, batch), _flatten_batch(value, batch), batch
 
 
 def request(
@@ -127,7 +127,7 @@ def request(
         key_mask = None if key_mask is None else _one_batch_axis(key_mask)
         segments = None if segments is None else _segments_of_one_axis(*segments)
     if isinstance(encoding, ScoreTerms):
-        terms = placed_terms(_folded_terms(encoding, batch), query, key, value, places)
+        terms = placed_terms(_flatten_terms(encoding, batch), query, key, value, places)
     elif encoding is None:
         terms = NOTHING
     elif isinstance(encoding, RelativeEncoding):
@@ -143,7 +143,7 @@ def request(
         key=key if terms.key is None else terms.key,
         value=value,
         axes=axes,
-        mask=Mask(places.sequence, key_mask, segments, _folded_mask(attn_mask, batch)),
+        mask=Mask(places.sequence, key_mask, segments, _flatten_mask(attn_mask, batch)),
         scale=1.0 / math.sqrt(query.shape[3]) if scale is None else scale,
         output_dtype=query.dtype,
         dropout_p=dropout_p,
@@ -167,7 +167,7 @@ def _axis(
     return Axis(positions, r, *(None if table is None else positions.rows_met(table) for table in tables))
 
 
-def _folded(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:
+def _flatten_batch(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:
     """The axes before the heads as one."""
     if tensor.dim() == 4 and len(batch) == 1 and tensor.shape[0] == batch[0]:
         return tensor
@@ -187,7 +187,7 @@ def _segments_of_one_axis(
     return folded, folded if of_keys is of_queries else _one_batch_axis(of_keys)
 
 
-def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
+def _flatten_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
     """Terms whose tensors have the caller's axes."""
     if len(batch) == 1:
         return terms  # nothing to fold; `check_terms` compares the shapes
@@ -196,15 +196,15 @@ def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
         tensor = getattr(terms, field)
         if tensor is not None:
             check_term_axes(name, tensor, batch)
-            folded[field] = _folded(tensor, batch)
-    return replace(terms, axes={names: _folded_terms(part, batch) for names, part in terms.axes.items()}, **folded)
+            folded[field] = _flatten_batch(tensor, batch)
+    return replace(terms, axes={names: _flatten_terms(part, batch) for names, part in terms.axes.items()}, **folded)
 
 
-def _folded_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:
+def _flatten_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:
     """The mask with four axes; an axis that broadcasts has size 1."""
     if mask is None or (mask.dim() == 4 and len(batch) == 1):
         return mask
     mask = mask.reshape((1,) * (len(batch) + 3 - mask.dim()) + mask.shape)
     if all(size == 1 for size in mask.shape[:-3]):
         return mask.reshape(1, *mask.shape[-3:])
-    return _folded(mask, batch)
+    return _flatten_batch(mask, batch)

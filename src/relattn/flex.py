@@ -11,12 +11,12 @@ from torch import Tensor
 from relattn.arguments import kind_of
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms
 from relattn.errors import ShapeError, UnsupportedError
+from relattn.interception import refuse_trace
 from relattn.score import checks
 from relattn.score.position import PositionsLike
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
-from relattn.watched import refuse_trace
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Offset = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -116,13 +116,13 @@ def _looked_up(bias: OffsetTable, heads: int, offset: Offset) -> Callable[[Tenso
 
 
 def _offset_of(positions: Positions) -> Offset:
-    """(b, i, j) -> key position j - query position i, in batch element b where the positions are listed."""
+    """(b, i, j) -> key position j - query position i, in batch element b where the positions are explicit."""
     origin = positions.origin
     if origin is not None:
         return lambda b, i, j: j - i + origin
     query, key = positions.query_positions(), positions.key_positions()
-    return lambda b, i, j: _listed(key, b, j) - _listed(query, b, i)
+    return lambda b, i, j: _position_at(key, b, j) - _position_at(query, b, i)
 
 
-def _listed(positions: Tensor, b: Tensor, index: Tensor) -> Tensor:
+def _position_at(positions: Tensor, b: Tensor, index: Tensor) -> Tensor:
     return positions[index] if positions.dim() == 1 else positions[b, index]

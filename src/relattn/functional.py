@@ -146,7 +146,7 @@ def relative_attention(
     encoding: the source of RK, RQ, RV and b: a RelativeEncoding, or ScoreTerms that are already lowered, with a key
         that the encoding has already prepared.
     query_position, key_position: the position of the first query and key (int or 0-d integer tensor), or the
-        positions of all of them, [L] or [*B, L], or Digits. Offsets, causality and window compare positions. A
+        positions of all of them, [L] or [*B, L], or GridPositions. Offsets, causality and window compare positions. A
         mapping gives them on several axes by name, such as relattn.grid(height, width) for "y" and "x"; both sides
         name the same axes. A position without a name is on "sequence". If the mapping leaves "sequence" out, it
         starts at 0. Only "sequence" decides causality and window.
@@ -238,7 +238,7 @@ def attention_weights(
             {backend: ["it does not keep the attention weights"]},
         )
     with without_autocast(problem.query):
-        return request.unfolded(DenseBackend().weights(problem))
+        return request.restore_batch(DenseBackend().weights(problem))
 
 
 def explain(

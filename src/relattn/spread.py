@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relattn.errors import UnsupportedError
-from relattn.watched import constant_in_graphs
+from relattn.interception import constant_in_graphs
 
 Output = TypeVar("Output")
 ORDINARY = (Tensor, nn.Parameter)

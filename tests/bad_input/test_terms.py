@@ -163,18 +163,18 @@ def test_sum_of_the_own_query_and_another(first):
         keys((1, 21, 8), first) + keys((1, 21, 8), QUERY if first is None else None)
 
 
-def test_sum_of_terms_that_answer_for_leading_tokens_and_others():
-    """Nobody could tell which pairs of a leading token get nothing. Terms without a table have no such pairs."""
-    one, other = (ScoreTerms(bias=table(1, 21), answers_for_leading=answers) for answers in (True, False))
+def test_sum_of_terms_that_answer_for_prefix_tokens_and_others():
+    """Nobody could tell which pairs of a prefix token get nothing. Terms without a table have no such pairs."""
+    one, other = (ScoreTerms(bias=table(1, 21), has_prefix_rows=answers) for answers in (True, False))
     said = (
-        "ScoreTerms sum: got terms with answers_for_leading=True and others without on the same axes; expected rows "
+        "ScoreTerms sum: got terms with has_prefix_rows=True and others without on the same axes; expected rows "
         "for the tokens before a grid in all of them, or in none"
     )
     with refused(ValueError, said):
         one.on("y", "x") + other.on("y", "x")
     for sum_of in (one + one, one + ScoreTerms(), ScoreTerms() + one):
-        assert sum_of.answers_for_leading
-    assert not (other + other).answers_for_leading
+        assert sum_of.has_prefix_rows
+    assert not (other + other).has_prefix_rows
 
 
 def test_sum_of_tables_that_share_no_offset():

@@ -151,7 +151,7 @@ LENGTHS = {"query": LQ, "key": LK, "value": LK}
 DOUBLE = {name: ones(B, H, length, D, dtype=torch.float64) for name, length in LENGTHS.items()}
 LACKS = {
     "it computes in float32, and query is float64": DOUBLE,
-    "for listed positions it takes the first offset of a table as an int, not as a tensor": {
+    "for explicit positions it takes the first offset of a table as an int, not as a tensor": {
         "key_position": torch.arange(LK),
         "encoding": ScoreTerms(bias=OffsetTable(ones(H, LQ + LK), torch.tensor(-LQ))),
     },

@@ -1,4 +1,4 @@
-"""Listed positions on the kernels: gaps, duplicates, any order, one list or one for each batch element."""
+"""Explicit positions on the kernels: gaps, duplicates, any order, one list or one for each batch element."""
 
 from collections.abc import Callable
 

@@ -116,7 +116,7 @@ def test_a_token_whose_place_follows(name: str, cache: str, window: tuple[int, i
 @torch.no_grad()
 @every_cache
 @every_encoding
-def test_a_token_at_listed_positions(name: str, cache: str) -> None:
+def test_a_token_at_explicit_positions(name: str, cache: str) -> None:
     make, encodings = ENCODINGS[name]
     attention, held = layer(make()), CACHES[cache]()
     lengths = torch.tensor([[PROMPT], [PROMPT - 2]])

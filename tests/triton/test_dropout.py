@@ -54,12 +54,12 @@ def problem_of(
     *tensors, of_batch = checked(query, key, value, True)
     places = places_of(query_position, 0, of_batch, lengths, query.device, limits(False, window))
     problem = request(*tensors, of_batch, places, encoding=None).problem
-    return problem.replaced(dropout_p=p, seed=seed, part=part)
+    return problem.replace(dropout_p=p, seed=seed, part=part)
 
 
 def hold_to_the_factors(problem: Problem) -> None:
     """Equal to the pair, and scaled alike."""
-    seen = BACKENDS["dense"].run(problem.replaced(dropout_p=0.0))[0]
+    seen = BACKENDS["dense"].run(problem.replace(dropout_p=0.0))[0]
     found, _ = BACKENDS["triton"].run(problem)
     assert problem.seed is not None
     factors = factors_of(problem, problem.seed)

@@ -1,4 +1,4 @@
-"""Listed positions, tensors as starts and other axes on the kernels: every encoding, every term, both orders."""
+"""Explicit positions, tensors as starts and other axes on the kernels: every encoding, every term, both orders."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from relattn.backends.triton.bundles import Rows
 from relattn.backends.triton.call import ListedAxis
 from relattn.backends.triton.opened import opened
 from relattn.score.digits import grid
-from relattn.score.position import Run
+from relattn.score.position import ContiguousPositions
 
 NUMBERS = torch.zeros(64, dtype=torch.float32)
 ARGUMENTS: dict[str, Any] = {
@@ -103,14 +103,14 @@ CALLS = {
         for digits, sides in {
             "a grid": grid(15, 15),
             "a grid of 16": grid(16, 16),
-            "a grid behind a token": grid(15, 16, leading=1),
+            "a grid behind a token": grid(15, 16, prefix_tokens=1),
             "a later part": grid(99, 16, first=48, length=256),
             "frames": grid(4, 8, 8),
         }.items()
         for name in ("y", "x")
     },
     "keys of a grid": meta_call(**shapes(axes=(axis(1, keys=grid(16, 16)["y"]),))),
-    "queries that follow one another": meta_call(**shapes(axes=(axis(1, queries=Run(5)),))),
+    "queries that follow one another": meta_call(**shapes(axes=(axis(1, queries=ContiguousPositions(5)),))),
     "three axes": meta_call(**shapes(axes=(axis(0), axis(1), axis(2)))),
 }
 

@@ -32,7 +32,7 @@ def seed_of(problem: Problem, device: torch.device | str = "cpu") -> Int64[Tenso
 def factors_of(problem: Problem, seed: int) -> Float[Tensor, "B Hq Lq Lk"]:
     """What the weights of all pairs are multiplied with: 1 / (1 - p) where dropout keeps a pair, 0 elsewhere."""
     batch, heads, queries, _ = problem.query.shape
-    first_query, first_key, first_head, num_heads = problem.counted()
+    first_query, first_key, first_head, num_heads = problem.dropout_origin()
     device, kept = problem.query.device, 1.0 - problem.dropout_p
     of_batch = torch.arange(batch, device=device).view(-1, 1) * num_heads
     counted = (of_batch + torch.arange(first_head, first_head + heads, device=device)).flatten()

@@ -12,7 +12,7 @@ from relattn.bench.case import Case
 from relattn.bench.formula import Call
 from relattn.nn.kept_rows import KeptRows
 from relattn.score.places import Places
-from relattn.score.position import Run
+from relattn.score.position import ContiguousPositions
 from relattn.score.positions import SEQUENCE, Positions, limits
 
 
@@ -45,7 +45,15 @@ def _decoding(case: Case, backend: str) -> Call:
     memo = KeptRows()
 
     def call() -> Tensor:
-        positions = Positions(Run(last), Run(0), 1, last + 1, case.query.device, *limits(True, sides), memo)
+        positions = Positions(
+            ContiguousPositions(last),
+            ContiguousPositions(0),
+            1,
+            last + 1,
+            case.query.device,
+            *limits(True, sides),
+            memo,
+        )
         tensors = door.checked(case.query, case.key, case.value, enable_gqa=True)
         output, _ = door.request(
             *tensors, Places({SEQUENCE: positions}), encoding=case.encoding, keys_are_prepared=True, backend=backend

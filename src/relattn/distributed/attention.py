@@ -85,7 +85,7 @@ def context_parallel_attention(
         "all_gather" brings them together first. "ulysses" exchanges positions for heads; the number of ranks must
         divide the numbers of heads. "auto" takes the way that `explain` gives.
     encoding: the same on all ranks. ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
-    query_position, key_position: an int or Digits are for the whole sequence; a tensor is for the rank's part.
+    query_position, key_position: an int or GridPositions are for the whole sequence; a tensor is for the rank's part.
     attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
     dropout_p: it drops the same weights as one process of `native`, `tiled` or `triton` whose generator has the state
         of rank 0's.
@@ -222,7 +222,7 @@ def _answer(asked: Asked) -> Tensor | tuple[Tensor, Tensor]:
     choice = choose(call, asked.rotate)
     problems = _all_lowered(call, lambda: _checked(lowered(call, keys), choice, asked.backend))
     if asked.sinks is not None:
-        problems = [problem.replaced(output_dtype=problem.score_dtype()) for problem in problems]
+        problems = [problem.replace(output_dtype=problem.score_dtype()) for problem in problems]
     if choice.rotate == "ulysses":
         output, lse = gathering.ulysses(call, keys, problems, asked.backend)
     elif choice.rotate == "ring":

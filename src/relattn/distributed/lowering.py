@@ -151,7 +151,7 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
         keys_are_prepared=True, attn_mask=mask, return_lse=True, **call.others,
     ).problem  # fmt: skip
     segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
-    return problem.replaced(
+    return problem.replace(
         mask=problem.mask._replace(key_mask=keys.key_mask, segments=segments),
         key_bias=keys.key_bias,
         part=Part(piece.start, 0, 0, query.shape[1]),

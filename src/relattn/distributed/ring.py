@@ -73,7 +73,7 @@ def _merge(ring: Ring, problems: list[Problem], pieces: list[Merged], key: Tenso
             for meeting in ring.meetings(problems, given, step):
                 one = part(problems[meeting.number], meeting, chunk)
                 with without_autocast(one.query):
-                    found = ring.backend.part(one.replaced(output_dtype=one.score_dtype()))  # not rounded
+                    found = ring.backend.part(one.replace(output_dtype=one.score_dtype()))  # not rounded
                 pieces[meeting.number].at(meeting.queries).add(found, ring.backend.log_base)
             if coming is not None:
                 chunk = coming.wait()

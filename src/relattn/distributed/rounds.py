@@ -95,9 +95,9 @@ class Ring:
         given, problems = iter(tensors), []
         for arguments in self.arguments:
             held = {name: next(given) for name in moved(arguments)}
-            problem = problem_of(**with_tensors(arguments, held)).replaced(seed=self.seed)
+            problem = problem_of(**with_tensors(arguments, held)).replace(seed=self.seed)
             shift = None if problem.key_bias is None else lowered(problem)[1]  # once for all parts
-            problems.append(problem.replaced(key_shift=shift))
+            problems.append(problem.replace(key_shift=shift))
         return problems
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relattn.arguments import FAR, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, constant
+from relattn.encodings.constants import MOST, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, gather_rows
@@ -131,7 +131,7 @@ def disentangled_table(
     return OffsetTable(gather_rows(rows, delta), span.first, "clamp")
 
 
-@constant(MOST)
+@lru_tensor_cache(MOST)
 def _delta_of(
     span: Span, device: torch.device, max_distance: int, num_buckets: int | None, num_rows: int
 ) -> Int64[Tensor, "count"]:

@@ -91,9 +91,9 @@ class GridBias(_GridTable):
         Its rows are numbered by query - key, as there: row 0 is the farthest future on every axis.
     num_heads: the number of query heads.
     sizes: the sizes of the grid, in the order of `axes`. axes: the names of the axes, two or any other number.
-    extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., leading=1)`): R =
-        prod(2 s - 1) where only the query is the class token, R + 1 where only the key is, R + 2 where both are. With 0
-        nothing is added to these pairs.
+    extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., prefix_tokens=1)`): R
+        = prod(2 s - 1) where only the query is the class token, R + 1 where only the key is, R + 2 where both are. With
+        0 nothing is added to these pairs.
 
     Raises ValueError: for sizes that are not ints of at least 1, and for axes or `extra` that do not fit. A call raises
     ValueError: for a grid larger than the table's; ShapeError: for a query of another number of heads.
@@ -163,13 +163,13 @@ class GridBias(_GridTable):
 def joint_bias(rows: Float[Tensor, "count H"], first: int, of_class_token: Float[Tensor, "extra H"]) -> ScoreTerms:
     """b over joint offsets, ascending from `first`, with the rows of a class token, 3 or none.
 
-    These lie where `positions_on` puts the offsets of leading tokens.
+    These lie where `positions_on` puts the offsets of prefix tokens.
     """
     if not of_class_token.shape[0]:
         return ScoreTerms(bias=OffsetTable(rows.t(), first, "refuse"))
     from_it, to_it, both = of_class_token.unsqueeze(1).unbind(0)
     table = OffsetTable(torch.cat([from_it, rows, both, to_it]).t(), first - 1, "clamp")
-    return ScoreTerms(bias=table, answers_for_leading=True)
+    return ScoreTerms(bias=table, has_prefix_rows=True)
 
 
 class GridEmbedding(_GridTable):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import FEW, constant
+from relattn.encodings.constants import FEW, lru_tensor_cache
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, wide
@@ -80,7 +80,7 @@ class KerpleBias(RelativeEncoding):
         return f"{self.num_heads}, kind={self.kind!r}"
 
 
-@constant(FEW)
+@lru_tensor_cache(FEW)
 def _distances(
     first: int | Int64[Tensor, ""], count: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "count"]:

@@ -51,7 +51,7 @@ class RotaryEmbedding(RelativeEncoding):
         The formulas: `relattn.offsets.rope_frequencies`.
     sections: the number of feature pairs for each axis, by its name, as {"t": 16, "y": 24, "x": 24}; their sum is
         rotary_dim / 2. The first pairs belong to the first axis, and so on. Tokens before a grid (`relattn.grid(...,
-        leading=n)`) are not turned. None: all pairs turn by the sequence.
+        prefix_tokens=n)`) are not turned. None: all pairs turn by the sequence.
     own_frequencies: False counts f over all pairs (M-RoPE). True counts f within the section: with s pairs the angles
         are p * base^(-f / s) (axial).
     interleaved_sections: True deals the pairs out in turn. With n axes, pair f belongs to axis f mod n as long as that

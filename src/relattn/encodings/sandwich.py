@@ -9,7 +9,7 @@ from torch import Tensor
 from relattn.arguments import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads
-from relattn.encodings.constants import FEW, constant
+from relattn.encodings.constants import FEW, lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
@@ -68,7 +68,7 @@ class SandwichBias(RelativeEncoding):
         return f"{self.num_heads}, width={self.width}"
 
 
-@constant(FEW)
+@lru_tensor_cache(FEW)
 def _rows(
     first: int | Int64[Tensor, ""],
     count: int,

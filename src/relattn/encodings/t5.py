@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, constant
+from relattn.encodings.constants import MOST, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions, Span
@@ -85,7 +85,7 @@ def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirect
     return OffsetTable(rows, span.first, "clamp")
 
 
-@constant(MOST)
+@lru_tensor_cache(MOST)
 def _buckets_of(
     span: Span, device: torch.device, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "count"]:

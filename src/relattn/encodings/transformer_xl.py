@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import constant
+from relattn.encodings.constants import lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
@@ -158,13 +158,13 @@ def _terms(
     num_heads, head_dim = u.shape
     check_heads("TransformerXLEmbedding", num_heads, head_dim, query, u)
     r = query + v.unsqueeze(1)
-    if positions.leading != (0, 0):  # u . k_j is only for tokens on the axis
+    if positions.prefix_tokens != (0, 0):  # u . k_j is only for tokens on the axis
         of_every_offset = OffsetTable(u.unsqueeze(1), 0, "clamp")
         return ScoreTerms(relative_query=r, relative_keys=relative_keys(), relative_queries=of_every_offset)
     return ScoreTerms(query=query + u.unsqueeze(1), relative_query=r, relative_keys=relative_keys())
 
 
-@constant(1)
+@lru_tensor_cache(1)
 def _sinusoids_of(
     first: int | Int64[Tensor, ""],
     count: int,

@@ -16,7 +16,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from relattn import Digits
+from relattn import GridPositions
 from relattn.catalogue import CATALOGUE, Layer
 from relattn.errors import ShapeError
 from relattn.lab.cache import CACHE, LabCache
@@ -61,7 +61,7 @@ class Block(nn.Module):
         x: torch.Tensor,
         key_mask: torch.Tensor | None,
         cache: KVCache | None,
-        places: dict[str, Digits | torch.Tensor] | None,
+        places: dict[str, GridPositions | torch.Tensor] | None,
     ) -> torch.Tensor:
         """`key_mask` [B, keys] True keeps; `cache` holds the keys and values of the tokens before x.
 

@@ -18,16 +18,16 @@ from relattn.door import AttentionMask, Segments
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.functional import request_of
+from relattn.interception import refuse_trace
 from relattn.nn.cache import KVCache
 from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
 from relattn.score.checks import PADDED, check_float, check_layout, check_window, places_beside, shape, side_of
 from relattn.score.places import Places
-from relattn.score.position import Listed, Position, PositionsLike, Run
+from relattn.score.position import ContiguousPositions, ExplicitPositions, Position, PositionsLike
 from relattn.score.positions import SEQUENCE, Positions, Window, limits
 from relattn.score.problem import Part
 from relattn.spread import check_split_alike, outliving
-from relattn.watched import refuse_trace
 
 
 class ProjectedAttention(nn.Module):
@@ -130,7 +130,7 @@ class ProjectedAttention(nn.Module):
                     key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
                     key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,
                     dropout_p=dropout_p, scale=self.scale, backend=self.backend,
-                ).counted_at(self.own_heads).run()  # fmt: skip
+                ).with_dropout_origin(self.own_heads).run()  # fmt: skip
         else:
             key = query if key is None else key
             k, v = self._keys_and_values(key, value)
@@ -179,7 +179,7 @@ class ProjectedAttention(nn.Module):
 
     def _attend(self, *args: Any, **kwargs: Any) -> Float[Tensor, "B H Lq Dv"]:
         """relative_attention for the heads that this process computes."""
-        return request_of(*args, **kwargs).counted_at(self.own_heads).run()[0]
+        return request_of(*args, **kwargs).with_dropout_origin(self.own_heads).run()[0]
 
     def _keys_and_values(
         self, key: Float[Tensor, "B Lk kdim"], value: Float[Tensor, "B Lk vdim"] | None
@@ -282,7 +282,7 @@ def _check_cache(cache: object, key: object, key_position: object) -> None:
 
 def _positions_of_queries(
     q: Float[Tensor, "B Hq Lq D"], query_position: PositionsLike | None, cache: KVCache
-) -> tuple[Run | Listed, dict[str, Position]]:
+) -> tuple[ContiguousPositions | ExplicitPositions, dict[str, Position]]:
     """The positions of queries that attend to a full cache: on the sequence, from 0 by default, and on other axes."""
     assert cache.keys is not None
     if cache.keys.shape[0] != q.shape[0]:

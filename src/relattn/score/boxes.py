@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from relattn.score.digits import Digits
-from relattn.score.position import Position, Run
+from relattn.score.digits import GridPositions
+from relattn.score.position import ContiguousPositions, Position
 
 
 class Box(NamedTuple):
@@ -52,9 +52,9 @@ def units(place: Position) -> tuple[int, ...] | None:
     Each divides the next. None where no such numbers exist: for lists, starts that are tensors, and digits of other
     kinds.
     """
-    if isinstance(place, Run):
+    if isinstance(place, ContiguousPositions):
         return None if isinstance(place.start, Tensor) else (1,)
-    return _units_of(place.terms) if isinstance(place, Digits) else None
+    return _units_of(place.terms) if isinstance(place, GridPositions) else None
 
 
 @lru_cache(maxsize=1024)
@@ -69,28 +69,28 @@ def _units_of(terms: tuple[tuple[int, int, int], ...]) -> tuple[int, ...] | None
 
 
 @lru_cache(maxsize=1024)
-def boxes(place: Run | Digits, length: int) -> tuple[Box, ...]:
+def boxes(place: ContiguousPositions | GridPositions, length: int) -> tuple[Box, ...]:
     """The first `length` elements in as few boxes as possible. `units` of the place must not be None."""
-    if isinstance(place, Run):
+    if isinstance(place, ContiguousPositions):
         assert isinstance(place.start, int)
         return (Box(0, place.start, (length,), (1,)),) if length else ()
     found = units(place)
     assert found is not None
-    leading = min(place.leading, length)
-    cut = [Box(0, place.nowhere, (leading,), (0,))] if leading else []
+    prefix_tokens = min(place.prefix_tokens, length)
+    cut = [Box(0, place.off_grid, (prefix_tokens,), (0,))] if prefix_tokens else []
     steps = tuple(_step(place, unit) for unit in found)
-    for first, sizes in _cut(place.first, place.first + length - leading, found):
-        start = leading + first - place.first
+    for first, sizes in _cut(place.first, place.first + length - prefix_tokens, found):
+        start = prefix_tokens + first - place.first
         cut.append(_merged(Box(start, _position(place, first), sizes, steps[: len(sizes)][::-1])))
     return tuple(cut)
 
 
-def _step(place: Digits, unit: int) -> int:
+def _step(place: GridPositions, unit: int) -> int:
     """The growth of the position from an element to the element `unit` further on, where no digit starts again."""
     return sum(step * unit // repeat for step, repeat, length in place.terms if repeat <= unit < repeat * length)
 
 
-def _position(place: Digits, element: int) -> int:
+def _position(place: GridPositions, element: int) -> int:
     return place.start + sum(step * (element // repeat % length) for step, repeat, length in place.terms)
 
 

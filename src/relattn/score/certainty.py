@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-def certainly(condition: bool) -> bool:
+def statically_true(condition: bool) -> bool:
     """Whether a comparison of lengths holds. In a graph: whether it holds for every length that the graph leaves open.
 
     It puts no guard on them. It imports only when there is a graph, because the import takes half a second.

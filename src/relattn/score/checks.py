@@ -11,10 +11,10 @@ from torch import Tensor
 
 from relattn.arguments import FAR, as_int, came, kind_of
 from relattn.errors import ShapeError
-from relattn.score.certainty import certainly
-from relattn.score.digits import Digits
+from relattn.score.certainty import statically_true
+from relattn.score.digits import GridPositions
 from relattn.score.places import Places, positions_on, run_as_list
-from relattn.score.position import Listed, Position, Run
+from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
 from relattn.score.positions import SEQUENCE, Positions, Window
 from relattn.spread import is_dtensor, refuse_spread_input
 
@@ -151,23 +151,26 @@ def _sizes(sizes: Sequence[int]) -> str:
     return str(sizes[0]) if len(sizes) == 1 else str(list(sizes))
 
 
-def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> Run | Listed:
+def position_of(
+    name: str, given: object, batch: Sequence[int], length: int, device: torch.device
+) -> ContiguousPositions | ExplicitPositions:
     """The sum type of a caller's `PositionLike`: a start (int or 0-d integer tensor), or [length] or [*batch, length].
 
-    A Run or Listed means the same. Digits are written down as a list, because limits on the sequence compare positions.
+    A ContiguousPositions or ExplicitPositions means the same. Digits are written down as a list, because limits on the
+    sequence compare positions.
 
     Raises TypeError: for another type or dtype; ShapeError: for another shape; ValueError: for another device or a
     start beyond 2**60, where offsets could leave int64.
     """
     if type(given) is int and -FAR < given < FAR:  # nearly every call gives these
-        return Run(given)
-    if isinstance(given, (Run, Listed)):
-        given = given.start if isinstance(given, Run) else given.positions
-    if isinstance(given, Digits):
-        if given.leading:
+        return ContiguousPositions(given)
+    if isinstance(given, (ContiguousPositions, ExplicitPositions)):
+        given = given.start if isinstance(given, ContiguousPositions) else given.positions
+    if isinstance(given, GridPositions):
+        if given.prefix_tokens:
             raise ValueError(
-                f"{name}: got digits with leading={given.leading} for the sequence, where every token stands "
-                "somewhere; expected digits without leading ones, or them on an axis of their own"
+                f"{name}: got grid positions with prefix_tokens={given.prefix_tokens} for the sequence, where every "
+                "token has a place; expected none, or these positions on an axis of their own"
             )
         given = given.expand(_checked_count(name, given, length), device)
     if isinstance(given, Tensor):
@@ -177,9 +180,9 @@ def position_of(name: str, given: object, batch: Sequence[int], length: int, dev
         raise TypeError(
             f"{name}: got {came(given)}; expected an int, or an integer tensor with a start or with every position"
         )
-    if certainly(start <= -FAR) or certainly(start >= FAR):
+    if statically_true(start <= -FAR) or statically_true(start >= FAR):
         raise ValueError(f"{name}: got {came(start)}; expected an int between -2**60 and 2**60")
-    return Run(start)  # pyright: ignore[reportArgumentType]  (an open length of a graph is as good as an int)
+    return ContiguousPositions(start)  # pyright: ignore[reportArgumentType]  (an open length of a graph is as good as an int)
 
 
 def places_of(
@@ -204,7 +207,7 @@ def places_of(
 
 def side_of(
     name: str, given: object, batch: Sequence[int], length: int, device: torch.device
-) -> tuple[Run | Listed, dict[str, Position]]:
+) -> tuple[ContiguousPositions | ExplicitPositions, dict[str, Position]]:
     """Where one side stands on the sequence (from 0 by default), and on each other axis.
 
     Raises what `position_of` raises, naming the axis.
@@ -257,7 +260,7 @@ def positions_beside(
         if not isinstance(axis, str) or not axis:
             raise TypeError(f"{name}: got {axis!r} for an axis; expected its name, such as 'x'")
         of_axis = f"{name}[{axis!r}]"
-        if isinstance(given, Digits):
+        if isinstance(given, GridPositions):
             _checked_count(of_axis, given, length)
             parsed[axis] = given
         else:
@@ -265,7 +268,7 @@ def positions_beside(
     return parsed
 
 
-def _checked_count(name: str, digits: Digits, length: int) -> int:
+def _checked_count(name: str, digits: GridPositions, length: int) -> int:
     """The length of the side. Digits with a `count` must have this length."""
     if digits.count is not None and digits.count != length:
         raise ShapeError(
@@ -277,7 +280,7 @@ def _checked_count(name: str, digits: Digits, length: int) -> int:
 
 def _position_of_tensor(
     name: str, given: Tensor, batch: Sequence[int], length: int, device: torch.device
-) -> Run | Listed:
+) -> ContiguousPositions | ExplicitPositions:
     check_layout(name, given)
     if given.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name}: got dtype {given.dtype}; expected integer positions; convert with .long()")
@@ -286,10 +289,10 @@ def _position_of_tensor(
         raise ValueError(f"{name}: got device {given.device}; expected {device}, the query's; move it with .to()")
     positions = given.to(torch.int64)  # a narrower dtype would overflow in arithmetic
     if is_start:
-        return Run(positions)
+        return ContiguousPositions(positions)
     if not has_shape(given, (length,), (*batch, length)):
         raise ShapeError(f"{name}: got shape {shape(given)}; expected a start, [{length}] or {[*batch, length]}")
-    return Listed(positions if given.dim() <= 2 else positions.reshape(math.prod(batch), length))
+    return ExplicitPositions(positions if given.dim() <= 2 else positions.reshape(math.prod(batch), length))
 
 
 def check_window(window: Window | None) -> Window | None:
@@ -309,7 +312,7 @@ def check_window(window: Window | None) -> Window | None:
 
 
 def _is_reach(side: int | None, given: object) -> bool:
-    return given is None if side is None else side >= 0 and not certainly(side >= FAR)
+    return given is None if side is None else side >= 0 and not statically_true(side >= FAR)
 
 
 def check_boolean(key_mask: object) -> None:

@@ -1,4 +1,4 @@
-"""Digits: positions that count like the digits of a number; grid: the rows, columns and frames of a grid."""
+"""GridPositions: positions that count like the digits of a number; grid: the rows, columns and frames of a grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRID_AXES = ("t", "y", "x")
 
 
 @dataclass(frozen=True)
-class Digits:
+class GridPositions:
     """p(i) = start + sum_n step_n * (((i + first) // repeat_n) % length_n): the rows, columns and frames of a grid.
 
     No list is written for them. A part of them is the same object with another `first`.
@@ -24,8 +24,9 @@ class Digits:
     terms: (step, repeat, length) of each digit, ints. The column of a grid's element is ((1, 1, width),), its row
         ((1, width, height),).
     start: the position at which every digit is 0. first: the number of the first element.
-    leading: the number of elements before element `first`. nowhere: where all of them stand; no offset counts there.
-    count: the number of elements, leading ones included; None for any number.
+    prefix_tokens: the number of elements before element `first`. off_grid: where all of them stand; no offset counts
+        there.
+    count: the number of elements, prefix tokens included; None for any number.
 
     Raises ValueError: for terms of another form, and for numbers that are not ints or too small.
     """
@@ -34,42 +35,42 @@ class Digits:
     _: KW_ONLY
     start: int = 0
     first: int = 0
-    leading: int = 0
-    nowhere: int = 0
+    prefix_tokens: int = 0
+    off_grid: int = 0
     count: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", _checked_terms(self.terms))
-        for name in ("start", "nowhere"):
+        for name in ("start", "off_grid"):
             number = as_int(getattr(self, name))
             if number is None:
-                raise ValueError(f"Digits {name}: got {came(getattr(self, name))}; expected an int")
+                raise ValueError(f"GridPositions {name}: got {came(getattr(self, name))}; expected an int")
             object.__setattr__(self, name, number)
-        for name in ("first", "leading"):
-            object.__setattr__(self, name, check_size(f"Digits {name}", getattr(self, name), least=0))
+        for name in ("first", "prefix_tokens"):
+            object.__setattr__(self, name, check_size(f"GridPositions {name}", getattr(self, name), least=0))
 
     def expand(self, length: int, device: torch.device) -> Int64[Tensor, "L"]:
         """The position of each of `length` elements."""
-        index = torch.arange(length, device=device) - self.leading
+        index = torch.arange(length, device=device) - self.prefix_tokens
         position = torch.full_like(index, self.start)
         for step, repeat, count in self.terms:
             position += step * (((index + self.first) // repeat) % count)
-        return position.masked_fill_(index < 0, self.nowhere) if self.leading else position
+        return position.masked_fill_(index < 0, self.off_grid) if self.prefix_tokens else position
 
-    def part(self, elements: slice, batch: int | None = None) -> Digits:
+    def part(self, elements: slice, batch: int | None = None) -> GridPositions:
         """The position of some of the elements, the same in every batch element."""
-        behind = elements.start - self.leading
-        leading = max(-behind, 0)
+        behind = elements.start - self.prefix_tokens
+        prefix_tokens = max(-behind, 0)
         count = None if self.count is None else elements.stop - elements.start
-        return replace(self, first=self.first + max(behind, 0), leading=leading, count=count)
+        return replace(self, first=self.first + max(behind, 0), prefix_tokens=prefix_tokens, count=count)
 
     def extent(self, length: int) -> tuple[int, int]:
-        """The smallest and the largest position of `length` elements, without leading ones.
+        """The smallest and the largest position of `length` elements, without prefix tokens.
 
         All values of a digit count if it starts again on the way. So the two are at least as far apart as the
         positions.
         """
-        first, last = self.first, self.first + max(length - self.leading, 1) - 1
+        first, last = self.first, self.first + max(length - self.prefix_tokens, 1) - 1
         lowest = highest = self.start
         for step, repeat, count in self.terms:
             low, high = first // repeat % count, last // repeat % count
@@ -83,19 +84,19 @@ class Digits:
 def grid(
     *sizes: int,
     names: tuple[str, ...] | None = None,
-    leading: int = 0,
+    prefix_tokens: int = 0,
     first: int = 0,
     length: int | None = None,
-) -> dict[str, Digits]:
+) -> dict[str, GridPositions]:
     """Where the elements of a grid stand, row by row: element i of height x width has y = i // width, x = i % width.
 
     For `query_position` and `key_position` of `relative_attention`. The sequence stays beside it and starts at 0.
 
     sizes: the size of each axis, the last one fastest: grid(height, width), grid(frames, height, width).
     names: the names of the axes; the last of "t", "y", "x" by default.
-    leading: the number of tokens before the grid that stand on none of its axes (a class token). Encodings on these
-        axes add nothing to a pair with one of these tokens.
-    first, length: only the tokens first .. first + length - 1, leading tokens counted; to the end by default.
+    prefix_tokens: the number of tokens before the grid that stand on none of its axes (a class token). Encodings on
+        these axes add nothing to a pair with one of these tokens.
+    first, length: only the tokens first .. first + length - 1, prefix tokens counted; to the end by default.
 
     Raises ValueError: for sizes that are not ints of at least 1, for names that do not fit them, and for a part that
     does not lie in the grid.
@@ -105,17 +106,20 @@ def grid(
     """
     checked = [check_size("grid sizes", size) for size in sizes]
     names = _checked_names(checked, names)
-    leading, first = check_size("grid leading", leading, least=0), check_size("grid first", first, least=0)
-    whole = leading + prod(checked)
+    prefix_tokens, first = (
+        check_size("grid prefix_tokens", prefix_tokens, least=0),
+        check_size("grid first", first, least=0),
+    )
+    whole = prefix_tokens + prod(checked)
     length = None if length is None else check_size("grid length", length, least=0)
     if first + (length or 0) > whole:
         raise ValueError(
             f"grid first, length: got {first} and {length}; expected a part of the {whole} tokens of "
-            f"{' x '.join(map(str, checked))}" + (f" and {leading} before them" if leading else "")
+            f"{' x '.join(map(str, checked))}" + (f" and {prefix_tokens} before them" if prefix_tokens else "")
         )
     repeats = [prod(checked[n + 1 :]) for n in range(len(checked))]
     found = {
-        name: Digits(((1, repeat, size),), leading=leading, count=whole)
+        name: GridPositions(((1, repeat, size),), prefix_tokens=prefix_tokens, count=whole)
         for name, repeat, size in zip(names, repeats, checked, strict=True)
     }
     if first == 0 and length is None:
@@ -151,8 +155,8 @@ def _checked_terms(terms: object) -> tuple[tuple[int, int, int], ...]:
         )
         if step is None or repeat is None or length is None or repeat < 1 or length < 1:
             raise ValueError(
-                f"Digits terms: got {terms!r}; expected (step, repeat, length) of each digit, three ints, the last two "
-                "of at least 1"
+                f"GridPositions terms: got {terms!r}; expected (step, repeat, length) of each digit, three ints, the "
+                "last two of at least 1"
             )
         checked.append((step, repeat, length))
     return tuple(checked)

@@ -70,7 +70,7 @@ def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor,
     """a in the dtype of the scores, and c. a_j - c_i is added to the scores, and c_i to lse.
 
     Causality and window let a query see a first and a last key. c_i is the larger of their two numbers, which is the
-    largest of all where a only grows or only falls. c_i is 0 for listed positions with segments, and for listed
+    largest of all where a only grows or only falls. c_i is 0 for explicit positions with segments, and for explicit
     positions in a graph. A part of a call has the numbers of the whole.
     """
     assert problem.key_bias is not None
@@ -104,7 +104,7 @@ def _ends_of_runs(positions: Positions) -> tuple[Int64[Tensor, "#Lq"], Int64[Ten
 
 
 def _ends_of_lists(positions: Positions) -> tuple[Int64[Tensor, "*B #Lq"], Int64[Tensor, "*B #Lq"]]:
-    """The same where a side is listed."""
+    """The same where a side's positions are explicit."""
     query, key = positions.query_positions(), positions.key_positions()
     batch = torch.broadcast_shapes(query.shape[:-1], key.shape[:-1])
     query, (key, order) = query.expand(*batch, -1).contiguous(), key.expand(*batch, -1).sort()

@@ -1,4 +1,4 @@
-"""Mask: causality, window, key mask, segments and explicit mask as one object."""
+"""Mask: causality, window, key mask, segments and the mask of pairs as one object."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn.score.certainty import certainly
+from relattn.score.certainty import statically_true
 from relattn.score.positions import Positions
 
 
 class Mask(NamedTuple):
-    """Which pairs may attend, and what an explicit float mask adds to their scores.
+    """Which pairs may attend, and what a float mask of pairs adds to their scores.
 
     positions: they carry the limits that causality and window set on the offset.
     key_mask [B, Lk]: True keeps a key.
     segments ([B, Lq], [B, Lk]): a pair attends only where both ids are equal.
-    explicit: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk],
+    pairs: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk],
         4-d.
     """
 
     positions: Positions
     key_mask: Bool[Tensor, "B Lk"] | None = None
     segments: tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]] | None = None
-    explicit: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None = None
+    pairs: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None = None
 
     def limits_positions(self) -> bool:
         """Whether causality or window forbid any pair. With starts given as ints this needs no look at a pair."""
         return not (self.positions.lowest is None and self.positions.highest is None)
 
     def keeps_all(self) -> bool:
-        """Whether key mask, segments and explicit mask are all absent."""
-        return self.key_mask is None and self.segments is None and self.explicit is None
+        """Whether key mask, segments and the mask of pairs are all absent."""
+        return self.key_mask is None and self.segments is None and self.pairs is None
 
     def hidden(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where a pair may not attend; None where every pair may."""
@@ -45,27 +45,27 @@ class Mask(NamedTuple):
         return ~kept if beyond is None else beyond | ~kept
 
     def kept(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
-        """True where key mask, segments and explicit mask let a pair attend; None where none of them is given."""
+        """True where key mask, segments and the mask of pairs let a pair attend; None where none of them is given."""
         parts = []
         if self.key_mask is not None:
             parts.append(self.key_mask[:, None, None, :])
         if self.segments is not None:
             query_ids, key_ids = self.segments
             parts.append((query_ids.unsqueeze(-1) == key_ids.unsqueeze(-2)).unsqueeze(1))
-        if self.explicit is not None:
-            parts.append(self.explicit if self.explicit.dtype == torch.bool else self.explicit != -torch.inf)
+        if self.pairs is not None:
+            parts.append(self.pairs if self.pairs.dtype == torch.bool else self.pairs != -torch.inf)
         return all_of(parts)
 
     def tile(self, batch: int, heads: slice, queries: slice, keys: slice) -> Mask:
         """The mask of a tile: of these queries and keys under these query heads of one batch element."""
-        explicit = None if self.explicit is None else tile_of(self.explicit, batch, heads, queries, keys)
+        pairs = None if self.pairs is None else tile_of(self.pairs, batch, heads, queries, keys)
         return Mask(
             positions=self.positions.part(queries, keys, batch),
             key_mask=None if self.key_mask is None else self.key_mask[batch : batch + 1, keys],
             segments=None
             if self.segments is None
             else (self.segments[0][batch : batch + 1, queries], self.segments[1][batch : batch + 1, keys]),
-            explicit=explicit,
+            pairs=pairs,
         )
 
     def part(self, queries: slice, keys: slice) -> Mask:
@@ -74,9 +74,7 @@ class Mask(NamedTuple):
             positions=self.positions.part(queries, keys),
             key_mask=None if self.key_mask is None else self.key_mask[:, keys],
             segments=None if self.segments is None else (self.segments[0][:, queries], self.segments[1][:, keys]),
-            explicit=None
-            if self.explicit is None
-            else _of_pairs(self.explicit, slice(None), slice(None), queries, keys),
+            pairs=None if self.pairs is None else _of_pairs(self.pairs, slice(None), slice(None), queries, keys),
         )
 
     def may_leave_nothing(self) -> bool:
@@ -93,8 +91,8 @@ class Mask(NamedTuple):
             return True
         # The first key must not lie ahead of the first query, and the last key not too far behind the last query.
         last_with_last = first_with_first + positions.key_length - positions.query_length
-        near = highest is None or certainly(first_with_first <= highest)
-        return not (near and (lowest is None or certainly(last_with_last >= lowest)))
+        near = highest is None or statically_true(first_with_first <= highest)
+        return not (near and (lowest is None or statically_true(last_with_last >= lowest)))
 
     def may_leave_keys_unseen(self) -> bool:
         """Whether there might be a key that no query sees. Only lengths and starts are used."""
@@ -110,26 +108,26 @@ class Mask(NamedTuple):
             return True
         # The last key must not lie ahead of the last query, and the first key not too far behind the first query.
         last_with_last = first_with_first + positions.key_length - positions.query_length
-        near = highest is None or certainly(last_with_last <= highest)
-        return not (near and (lowest is None or certainly(first_with_first >= lowest)))
+        near = highest is None or statically_true(last_with_last <= highest)
+        return not (near and (lowest is None or statically_true(first_with_first >= lowest)))
 
     def _meets_itself(self) -> bool:
         """Whether queries and keys have the same segments and positions, and each query sees its own key."""
         positions, segments = self.positions, self.segments
-        if segments is None or segments[0] is not segments[1] or not certainly(positions.known_origin == 0):
+        if segments is None or segments[0] is not segments[1] or not statically_true(positions.known_origin == 0):
             return False
-        if self.key_mask is not None or self.explicit is not None:
+        if self.key_mask is not None or self.pairs is not None:
             return False
-        if not certainly(positions.query_length == positions.key_length):
+        if not statically_true(positions.query_length == positions.key_length):
             return False
         lowest, highest = positions.lowest, positions.highest
-        return (lowest is None or certainly(lowest <= 0)) and (highest is None or certainly(highest >= 0))
+        return (lowest is None or statically_true(lowest <= 0)) and (highest is None or statically_true(highest >= 0))
 
     def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
         """What a float mask adds to the scores of the pairs that it allows; None without one."""
-        if self.explicit is None or self.explicit.dtype == torch.bool:
+        if self.pairs is None or self.pairs.dtype == torch.bool:
             return None
-        return self.explicit.masked_fill(self.explicit == -torch.inf, 0.0)
+        return self.pairs.masked_fill(self.pairs == -torch.inf, 0.0)
 
     def beyond_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"] | None:
         """Where key position - query position lies below lowest or above highest; None where it never does."""

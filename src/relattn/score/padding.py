@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from relattn.score.certainty import certainly
+from relattn.score.certainty import statically_true
 from relattn.score.mask import Mask
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
 PAIRS = 2**22
-"""The pairs of an explicit mask that are read at a time."""
+"""The pairs of a mask of pairs that are read at a time."""
 FEW = 256
 """Up to this many queries, reading every pair of a mask costs less than sorting the keys.
 
@@ -27,7 +27,7 @@ rows, 8.7 / 25.
 """
 
 
-class Sight(NamedTuple):
+class Visibility(NamedTuple):
     """keys [#B, #Hk, #Lk]: True where some query sees the key; queries [#B, #Hq, #Lq]: True where it sees some key.
 
     None where all of them are True.
@@ -37,9 +37,9 @@ class Sight(NamedTuple):
     queries: Bool[Tensor, "#B #Hq #Lq"] | None = None
 
     @classmethod
-    def of_pairs(cls, mask: Mask, hidden: Bool[Tensor, "#B #Hq #Lq #Lk"] | None, key_heads: int) -> Sight:
+    def of_pairs(cls, mask: Mask, hidden: Bool[Tensor, "#B #Hq #Lq #Lk"] | None, key_heads: int) -> Visibility:
         """Read from the pairs that `mask` hides, for a backend that writes the pairs out anyway."""
-        if certainly(mask.positions.query_length == 0) or certainly(mask.positions.key_length == 0):
+        if statically_true(mask.positions.query_length == 0) or statically_true(mask.positions.key_length == 0):
             nothing = torch.zeros(1, 1, 1, dtype=torch.bool, device=mask.positions.device)
             return cls(nothing, nothing)
         if hidden is None:
@@ -48,14 +48,14 @@ class Sight(NamedTuple):
         return cls(keys, ~hidden.all(dim=-1) if mask.may_leave_nothing() else None)
 
     @classmethod
-    def of(cls, mask: Mask, batch: int, key_heads: int) -> Sight:
-        """The same in memory linear in the lengths, apart from an explicit mask. Positions are int starts or listed."""
+    def of(cls, mask: Mask, batch: int, key_heads: int) -> Visibility:
+        """The same in memory linear in the lengths, apart from a mask of pairs. No start is a tensor."""
         positions = mask.positions
         if positions.query_length == 0 or positions.key_length == 0:
             return cls()
         if not (mask.may_leave_keys_unseen() or mask.may_leave_nothing()):
             return cls()
-        by_blocks = mask.explicit is not None and (mask.explicit.shape[2] != 1 or positions.query_length <= FEW)
+        by_blocks = mask.pairs is not None and (mask.pairs.shape[2] != 1 or positions.query_length <= FEW)
         keys, queries = _by_blocks(mask, batch) if by_blocks else _by_sorting(mask)
         return cls(_by_key_head(keys, key_heads), queries)
 
@@ -66,10 +66,10 @@ class Sight(NamedTuple):
         axes = tuple(
             axis
             if axis.relative_query is None
-            else axis.replaced(relative_query=with_zeros(axis.relative_query, self.queries))
+            else axis.replace(relative_query=with_zeros(axis.relative_query, self.queries))
             for axis in problem.axes
         )
-        return problem.replaced(
+        return problem.replace(
             query=with_zeros(problem.query, self.queries),
             key=with_zeros(problem.key, self.keys),
             value=with_zeros(problem.value, self.keys),
@@ -103,11 +103,11 @@ def within_reach(problem: Problem) -> Problem:
     first, end = keys_in_reach(positions)
     if (first, end) == (0, positions.key_length):
         return problem
-    queries, keys, part = slice(0, positions.query_length), slice(first, end), problem.counted()
-    return problem.replaced(
+    queries, keys, part = slice(0, positions.query_length), slice(first, end), problem.dropout_origin()
+    return problem.replace(
         key=problem.key[:, :, keys],
         value=problem.value[:, :, keys],
-        axes=tuple(axis.replaced(positions=axis.positions.part(queries, keys)) for axis in problem.axes),
+        axes=tuple(axis.replace(positions=axis.positions.part(queries, keys)) for axis in problem.axes),
         mask=mask.part(queries, keys),
         key_bias=None if problem.key_bias is None else problem.key_bias[..., keys],
         part=part._replace(key=part.key + first),
@@ -120,13 +120,13 @@ def _by_key_head(seen: Bool[Tensor, "#B #Hq #Lk"], key_heads: int) -> Bool[Tenso
 
 
 def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq Lq"]]:
-    """Reads every pair, PAIRS at a time, because an explicit mask has no order to search in.
+    """Reads every pair, PAIRS at a time, because a mask of pairs has no order to search in.
 
     It reads them as bytes: on a CPU PyTorch finds the largest byte 30 times as fast as `any` and `all` reduce booleans.
     """
-    assert mask.explicit is not None
+    assert mask.pairs is not None
     num_queries, num_keys = mask.positions.query_length, mask.positions.key_length
-    height = max(PAIRS // max(batch * mask.explicit.shape[1] * num_keys, 1), 1)
+    height = max(PAIRS // max(batch * mask.pairs.shape[1] * num_keys, 1), 1)
     keys, queries = torch.zeros(1, 1, 1, dtype=torch.uint8, device=mask.positions.device), []
     for first in range(0, num_queries, height):
         rows = slice(first, min(first + height, num_queries))
@@ -142,10 +142,10 @@ def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool
 def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]:
     """Which keys some query sees, and which queries see some key, without looking at pairs: O(L log L) time.
 
-    An explicit mask has one row for all queries: it hides keys, as the key mask does.
+    A mask of pairs has one row for all queries: it hides keys, as the key mask does.
     """
     lowest, highest = mask.positions.lowest, mask.positions.highest
-    row = Mask(mask.positions, mask.key_mask, None, mask.explicit).kept()
+    row = Mask(mask.positions, mask.key_mask, None, mask.pairs).kept()
     if mask.segments is None and lowest is None and highest is None:
         assert row is not None
         return row.squeeze(2), row.squeeze(2).any(dim=-1, keepdim=True)

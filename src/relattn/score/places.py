@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from relattn.score.digits import Digits
-from relattn.score.position import Listed, Position, Run
+from relattn.score.digits import GridPositions
+from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
 from relattn.score.positions import SEQUENCE, Positions, Span
 
 AnyPositions = TypeVar("AnyPositions", bound=Positions)
-NOWHERE = 2**59
-"""The position of leading queries: so far away that no offset to or from them is an offset of a grid."""
+OFF_GRID = 2**59
+"""The position of prefix queries: so far away that no offset to or from them is an offset of a grid."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class JointPositions(Positions):
     @property
     def visible(self) -> tuple[int, int]:
         """The smallest and the largest joint offset of the axes' visible offsets."""
-        if self.query_length <= self.leading[0] or self.key_length <= self.leading[1]:
+        if self.query_length <= self.prefix_tokens[0] or self.key_length <= self.prefix_tokens[1]:
             return 0, -1
         if not self._read:
             first, count = 0, 1
@@ -113,25 +113,25 @@ class Places:
 def positions_on(
     axis: str, query: Position, key: Position, query_length: int, key_length: int, device: torch.device
 ) -> Positions:
-    """The positions on an axis beside the sequence, with the leading elements far away.
+    """The positions on an axis beside the sequence, with the prefix tokens far away.
 
-    Leading queries stand at NOWHERE. Leading keys stand as far away, plus the largest offset + 1. So the offset of a
-    leading query and a key of the grid lies below every other. The offset of a query of the grid and a leading key lies
-    far above, and the offset of two leading elements just above.
+    Prefix queries stand at OFF_GRID. Prefix keys stand as far away, plus the largest offset + 1. So the offset of a
+    prefix query and a key of the grid lies below every other. The offset of a query of the grid and a prefix key lies
+    far above, and the offset of two prefix tokens just above.
     """
     return _apart(Positions(query, key, query_length, key_length, device, axis=axis))
 
 
 def _apart(positions: AnyPositions) -> AnyPositions:
-    """The positions, with leading elements at the places that `positions_on` describes."""
-    if positions.leading == (0, 0):
+    """The positions, with prefix tokens at the places that `positions_on` describes."""
+    if positions.prefix_tokens == (0, 0):
         return positions
     first, last = positions.visible
     assert isinstance(first, int) and isinstance(last, int)
     sides = {}
-    for name, nowhere in (("query", NOWHERE), ("key", NOWHERE + max(first, last) + 1)):  # offset 0 without a pair
+    for name, off_grid in (("query", OFF_GRID), ("key", OFF_GRID + max(first, last) + 1)):  # offset 0 without a pair
         side = getattr(positions, name)
-        sides[name] = replace(side, nowhere=nowhere) if isinstance(side, Digits) else side
+        sides[name] = replace(side, off_grid=off_grid) if isinstance(side, GridPositions) else side
     return replace(positions, **sides)
 
 
@@ -144,7 +144,7 @@ def joined(by_axis: Mapping[str, Positions]) -> JointPositions:
 
 def _in_digits(positions: Positions) -> bool:
     """Whether both sides' positions are plain numbers: then equal positions have equal hashes, and hold no tensor."""
-    sides = isinstance(positions.query, Digits) and isinstance(positions.key, Digits)
+    sides = isinstance(positions.query, GridPositions) and isinstance(positions.key, GridPositions)
     return sides and positions.memo is None and type(positions.query_length) is type(positions.key_length) is int
 
 
@@ -170,9 +170,9 @@ def _joined(by_axis: Mapping[str, Positions]) -> JointPositions:
 
 def _sum(axes: str, places: list[Position], strides: list[int], length: int, device: torch.device) -> Position:
     """sum_c stride_c * p_c for one side: digits where all positions are digits, else a list of every position."""
-    digits = [place for place in places if isinstance(place, Digits)]
+    digits = [place for place in places if isinstance(place, GridPositions)]
     if len(digits) == len(places) and all(
-        place.first == digits[0].first and place.leading == digits[0].leading for place in digits
+        place.first == digits[0].first and place.prefix_tokens == digits[0].prefix_tokens for place in digits
     ):
         terms = [
             (stride * step, repeat, count)
@@ -181,13 +181,13 @@ def _sum(axes: str, places: list[Position], strides: list[int], length: int, dev
         ]
         start = sum(stride * place.start for place, stride in zip(digits, strides, strict=True))
         return replace(digits[0], terms=tuple(terms), start=start)
-    if any(place.leading for place in digits):
+    if any(place.prefix_tokens for place in digits):
         raise ValueError(
-            f"query_position, key_position: got leading tokens on some of the axes {axes} and not on others; expected "
-            "one relattn.grid for all of them, or every position listed"
+            f"query_position, key_position: got prefix tokens on some of the axes {axes} and not on others; expected "
+            "one relattn.grid for all of them, or explicit positions on all of them"
         )
-    listed = [stride * place.expand(length, device) for place, stride in zip(places, strides, strict=True)]
-    return Listed(torch.stack(torch.broadcast_tensors(*listed)).sum(dim=0))
+    explicit = [stride * place.expand(length, device) for place, stride in zip(places, strides, strict=True)]
+    return ExplicitPositions(torch.stack(torch.broadcast_tensors(*explicit)).sum(dim=0))
 
 
 def _without_tensor_starts(positions: Positions) -> Positions:
@@ -199,7 +199,7 @@ def _without_tensor_starts(positions: Positions) -> Positions:
 
 
 def run_as_list(place: Position, length: int, device: torch.device) -> Position:
-    """A run from a start that is a tensor as the list of its positions: offsets beside the sequence are looked up."""
-    if isinstance(place, Run) and isinstance(place.start, Tensor):
-        return Listed(place.expand(length, device))
+    """Contiguous positions whose start is a tensor, as explicit ones: offsets beside the sequence are looked up."""
+    if isinstance(place, ContiguousPositions) and isinstance(place.start, Tensor):
+        return ExplicitPositions(place.expand(length, device))
     return place

@@ -1,4 +1,4 @@
-"""Position: where the elements of one side stand on an axis: as a run from a start, as digits, or as a list."""
+"""Position: where the elements of one side stand on an axis: contiguous from a start, on a grid, or explicit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-from relattn.score.digits import Digits
+from relattn.score.digits import GridPositions
 
 
 def counted(first: int | Int64[Tensor, ""], count: int, device: torch.device) -> Int64[Tensor, "count"]:
@@ -27,7 +27,7 @@ def as_tensor(number: int | Int64[Tensor, ""], device: torch.device) -> Int64[Te
 
 
 @dataclass(frozen=True)
-class Run:
+class ContiguousPositions:
     """p(i) = start + i: the elements follow one another.
 
     start: an int, or a 0-d int64 tensor, which is never read.
@@ -39,13 +39,13 @@ class Run:
         """The position of each of `length` elements."""
         return counted(self.start, length, device)
 
-    def part(self, elements: slice, batch: int | None = None) -> Run:
+    def part(self, elements: slice, batch: int | None = None) -> ContiguousPositions:
         """The position of some of the elements, the same in every batch element."""
-        return Run(self.start + elements.start)
+        return ContiguousPositions(self.start + elements.start)
 
 
 @dataclass(frozen=True)
-class Listed:
+class ExplicitPositions:
     """p(i) = positions[..., i]: every element has a position of its own.
 
     positions: int64, [L] for the whole batch or [B, L].
@@ -57,13 +57,13 @@ class Listed:
         """The position of each of `length` elements."""
         return self.positions
 
-    def part(self, elements: slice, batch: int | None = None) -> Listed:
+    def part(self, elements: slice, batch: int | None = None) -> ExplicitPositions:
         """The position of some of the elements; [L] where `batch` names one element of the batch."""
         one = batch is not None and self.positions.dim() == 2
-        return Listed(self.positions[batch, elements] if one else self.positions[..., elements])
+        return ExplicitPositions(self.positions[batch, elements] if one else self.positions[..., elements])
 
 
-Position = Run | Listed | Digits
+Position = ContiguousPositions | ExplicitPositions | GridPositions
 
 PositionLike = Position | int | Int[Tensor, ""] | Int[Tensor, "L"] | Int[Tensor, "*B L"]
 """A caller's positions on an axis: a start, digits, or every position."""

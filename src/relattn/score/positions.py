@@ -11,17 +11,17 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from relattn.errors import UnsupportedError
-from relattn.score.certainty import are_fixed, certainly
-from relattn.score.digits import Digits
-from relattn.score.position import Listed, Position, Run, counted
+from relattn.interception import is_exporting, is_intercepted
+from relattn.score.certainty import are_fixed, statically_true
+from relattn.score.digits import GridPositions
+from relattn.score.position import ContiguousPositions, ExplicitPositions, Position, counted
 from relattn.score.table import OffsetTable
-from relattn.watched import is_exporting, is_watched
 
 SEQUENCE = "sequence"
 """The axis that every call has. Only this axis decides causality and window."""
 
 LONGEST_SPAN = 2**24
-"""More rows than any sequence needs. Only gaps between listed positions give so many, and every row costs memory."""
+"""More rows than any sequence needs. Only gaps between explicit positions give so many, and every row costs memory."""
 
 Window = tuple[int | None, int | None]
 
@@ -61,10 +61,11 @@ class Positions:
     device: where tensors of positions and offsets are made.
     memo: keeps rows between calls (a cache); None to compute them each time.
     axis: the name of the axis; for several axes, their names joined.
-    origin: the offset of the first query and the first key where both sides are runs, so that an offset is a diagonal
-        of the score matrix; None where a side is listed and every pair has its own offset.
+    origin: the offset of the first query and the first key where both sides' positions are contiguous, so that an
+        offset is a diagonal of the score matrix; None where a side's positions are explicit and every pair has its own
+        offset.
     known_origin: `origin` where it is an int, so that shapes alone tell which pairs are visible; None otherwise.
-    leading: how many queries and keys, from the first, stand nowhere on this axis.
+    prefix_tokens: how many queries and keys, from the first, stand off the grid on this axis.
     """
 
     query: Position
@@ -78,23 +79,23 @@ class Positions:
     axis: str = SEQUENCE
     origin: int | Int64[Tensor, ""] | None = field(init=False, compare=False)
     known_origin: int | None = field(init=False, compare=False)
-    leading: tuple[int, int] = field(init=False, compare=False, default=(0, 0))
+    prefix_tokens: tuple[int, int] = field(init=False, compare=False, default=(0, 0))
     _read: list[tuple[int, int]] = field(init=False, compare=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         origin = None
-        if isinstance(self.query, Run) and isinstance(self.key, Run):
+        if isinstance(self.query, ContiguousPositions) and isinstance(self.key, ContiguousPositions):
             origin = self.key.start - self.query.start
         known = None if isinstance(origin, Tensor) else origin
         object.__setattr__(self, "origin", origin)
         object.__setattr__(self, "known_origin", known)
         if origin is None:
-            object.__setattr__(self, "leading", (_leading(self.query), _leading(self.key)))
+            object.__setattr__(self, "prefix_tokens", (_prefix_tokens(self.query), _prefix_tokens(self.key)))
         if known is None:
             return
-        if self.lowest is not None and certainly(known - self.query_length + 1 >= self.lowest):
+        if self.lowest is not None and statically_true(known - self.query_length + 1 >= self.lowest):
             object.__setattr__(self, "lowest", None)
-        if self.highest is not None and certainly(known + self.key_length - 1 <= self.highest):
+        if self.highest is not None and statically_true(known + self.key_length - 1 <= self.highest):
             object.__setattr__(self, "highest", None)
 
     def query_positions(self) -> Int64[Tensor, "*B Lq"]:
@@ -124,17 +125,17 @@ class Positions:
     def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:
         """The smallest and the largest offset of any visible pair; the first exceeds the second where there is none.
 
-        Listed positions are read from the tensors as ints, which waits for their device. For digits the two may lie
+        Explicit positions are read from the tensors as ints, which waits for their device. For digits the two may lie
         further apart than the offsets.
         """
         if self.query_length == 0 or self.key_length == 0:
             return 0, -1
         if self.origin is None:
-            leading_queries, leading_keys = self.leading
-            if leading_queries >= self.query_length or leading_keys >= self.key_length:
+            prefix_queries, prefix_keys = self.prefix_tokens
+            if prefix_queries >= self.query_length or prefix_keys >= self.key_length:
                 return 0, -1
             if not self._read:  # only once, because it sorts and waits for the device
-                self._read.append(self._visible_in_digits() or self._visible_listed())
+                self._read.append(self._visible_in_digits() or self._visible_explicit())
             return self._read[0]
         first, last = self.origin - self.query_length + 1, self.origin + self.key_length - 1
         if self.lowest is not None:
@@ -144,29 +145,32 @@ class Positions:
         return first, last
 
     def _visible_in_digits(self) -> tuple[int, int] | None:
-        """The extremes by arithmetic, where neither side is listed and no limit is set; None elsewhere."""
+        """The extremes by arithmetic, for positions that are not explicit and have no limits; None elsewhere."""
         if self.lowest is not None or self.highest is not None:
             return None
         extents = []
         for side, length in ((self.query, self.query_length), (self.key, self.key_length)):
-            if isinstance(side, Digits):
+            if isinstance(side, GridPositions):
                 extents.append(side.extent(length))
-            elif isinstance(side, Run) and not isinstance(side.start, Tensor):
+            elif isinstance(side, ContiguousPositions) and not isinstance(side.start, Tensor):
                 extents.append((side.start, side.start + length - 1))
             else:
                 return None
         (first_query, last_query), (first_key, last_key) = extents
         return first_key - last_query, last_key - first_query
 
-    def _visible_listed(self) -> tuple[int, int]:
+    def _visible_explicit(self) -> tuple[int, int]:
         """The extremes over the queries of the offsets of the first and the last key that each can see."""
         if is_exporting():
             raise UnsupportedError(
-                "query_position, key_position: got listed positions in an export, and an encoding that reads them "
+                "query_position, key_position: got explicit positions in an export, and an encoding that reads them "
                 "for the rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or "
                 "zeroes"
             )
-        query, key = self.query_positions()[..., self.leading[0] :], self.key_positions()[..., self.leading[1] :]
+        query, key = (
+            self.query_positions()[..., self.prefix_tokens[0] :],
+            self.key_positions()[..., self.prefix_tokens[1] :],
+        )
         batch = torch.broadcast_shapes(query.shape[:-1], key.shape[:-1])
         query, key = query.expand(*batch, -1).contiguous(), key.expand(*batch, -1).sort().values
         if query.numel() == 0:  # no batch element
@@ -194,7 +198,7 @@ class Positions:
             return Span(self.origin - self.query_length + 1, max(self.query_length + self.key_length - 1, 1))
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
-        if certainly(last - first >= LONGEST_SPAN):
+        if statically_true(last - first >= LONGEST_SPAN):
             beside = self.axis != SEQUENCE
             raise ValueError(
                 f"query_position, key_position: offsets {first}..{last} are visible"
@@ -208,7 +212,7 @@ class Positions:
     def span_within(self, furthest: int) -> Span:
         """The visible offsets d with |d| <= furthest, at least one of them.
 
-        It is all of -furthest .. furthest when starts are tensors, positions are listed, or a graph is compiled.
+        It is all of -furthest .. furthest when starts are tensors, positions are explicit, or a graph is compiled.
         Reading positions would wait for the device, and a table sized by open lengths would specialise the graph.
         """
         whole = Span(-furthest, 2 * furthest + 1)
@@ -233,9 +237,9 @@ class Positions:
         if torch.compiler.is_compiling() and not are_fixed(*numbers):
             return table
         if self.origin is None:
-            given = (side.positions for side in (self.query, self.key) if isinstance(side, Listed))
+            given = (side.positions for side in (self.query, self.key) if isinstance(side, ExplicitPositions))
             longer = table.num_rows >= self.query_length + self.key_length
-            if not longer or self.leading != (0, 0) or self.device.type != "cpu" or is_watched(given):
+            if not longer or self.prefix_tokens != (0, 0) or self.device.type != "cpu" or is_intercepted(given):
                 return table
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
@@ -248,5 +252,5 @@ class Positions:
         return compute(span) if self.memo is None else self.memo.rows(owner, span, compute)
 
 
-def _leading(side: Position) -> int:
-    return side.leading if isinstance(side, Digits) else 0
+def _prefix_tokens(side: Position) -> int:
+    return side.prefix_tokens if isinstance(side, GridPositions) else 0

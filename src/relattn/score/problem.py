@@ -39,7 +39,7 @@ class Axis(NamedTuple):
         }
         return {name: table for name, table in given.items() if table is not None}
 
-    def replaced(self, **changes: Any) -> Axis:
+    def replace(self, **changes: Any) -> Axis:
         """The axis with other fields. torch.compile of torch 2.8 does not trace _replace."""
         return Axis(**{**{name: getattr(self, name) for name in Axis._fields}, **changes})
 
@@ -89,8 +89,8 @@ class Problem(NamedTuple):
     key_shift: Float[Tensor, "#B #Hq #Lq"] | None = None
     for_backward: bool = False
 
-    def replaced(self, **changes: Any) -> Problem:
-        """The problem with other fields, as `Axis.replaced`."""
+    def replace(self, **changes: Any) -> Problem:
+        """The problem with other fields, as `Axis.replace`."""
         return Problem(**{**{name: getattr(self, name) for name in Problem._fields}, **changes})
 
     def sequence(self) -> Axis:
@@ -105,7 +105,7 @@ class Problem(NamedTuple):
         """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
         if not torch.is_grad_enabled():
             return False
-        given = [self.query, self.key, self.value, self.mask.explicit, self.key_bias]
+        given = [self.query, self.key, self.value, self.mask.pairs, self.key_bias]
         for axis in self.axes:
             given += [axis.relative_query, *(table.values for table in axis[2:] if table is not None)]
         return any(tensor is not None and tensor.requires_grad for tensor in given)
@@ -114,14 +114,14 @@ class Problem(NamedTuple):
         """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""
         return torch.float64 if self.output_dtype == torch.float64 else torch.float32
 
-    def terms_of_no_axis(self) -> list[str]:
+    def axisless_terms(self) -> list[str]:
         """Which of softcap, key bias and sinks the problem has."""
         if self.softcap is None and self.key_bias is None and self.sinks is None:
             return []
         given = (("softcap", self.softcap), ("key bias", self.key_bias), ("sinks", self.sinks))
         return [name for name, value in given if value is not None]
 
-    def counted(self) -> Part:
+    def dropout_origin(self) -> Part:
         """Where the problem stands in the call in which dropout counts the pairs."""
         return Part(0, 0, 0, self.query.shape[1]) if self.part is None else self.part
 

@@ -28,7 +28,7 @@ class ScoreTerms:
         [Hq or 1, R, D], [Hq or 1, R, Dv] and [Hq or 1, R]; None where the equation lacks the term.
     axes: the terms on axes other than the sequence, by the name of the axis or, for joint offsets, the names of the
         axes. Their query and key are None, because a rewriting belongs to the whole call. `on` makes these terms.
-    answers_for_leading: whether the tables of terms on a grid have rows for the tokens before it. If not, nothing is
+    has_prefix_rows: whether the tables of terms on a grid have rows for the tokens before it. If not, nothing is
         added to pairs with these tokens.
 
     The sum of two holds the terms of both, axis by axis. Biases, relative queries and relative values add. Relative
@@ -44,7 +44,7 @@ class ScoreTerms:
     relative_values: OffsetTable | None = None
     bias: OffsetTable | None = None
     axes: Mapping[tuple[str, ...], ScoreTerms] = field(default_factory=dict)
-    answers_for_leading: bool = False
+    has_prefix_rows: bool = False
 
     def __post_init__(self) -> None:
         for name, tensor in (("query", self.query), ("key", self.key), ("relative_query", self.relative_query)):
@@ -99,9 +99,9 @@ class ScoreTerms:
     def __add__(self, other: ScoreTerms) -> ScoreTerms:
         if not isinstance(other, ScoreTerms):
             return NotImplemented
-        if self.answers_for_leading != other.answers_for_leading and self.tables and other.tables:
+        if self.has_prefix_rows != other.has_prefix_rows and self.tables and other.tables:
             raise ValueError(
-                "ScoreTerms sum: got terms with answers_for_leading=True and others without on the same axes; "
+                "ScoreTerms sum: got terms with has_prefix_rows=True and others without on the same axes; "
                 "expected rows for the tokens before a grid in all of them, or in none"
             )
         axes = NO_AXES
@@ -118,10 +118,10 @@ class ScoreTerms:
             relative_values=_add_optional(self.relative_values, other.relative_values),
             bias=_add_optional(self.bias, other.bias),
             axes=axes,
-            answers_for_leading=self.answers_for_leading or other.answers_for_leading,
+            has_prefix_rows=self.has_prefix_rows or other.has_prefix_rows,
         )
 
-    def standing(self, first: int, last: int) -> ScoreTerms:
+    def zeroed_outside(self, first: int, last: int) -> ScoreTerms:
         """The terms for pairs whose offset lies in first .. last. Others, with tokens before a grid, get nothing."""
         count = max(last - first + 1, 1)
         tables = {name: OffsetTable(table.rows(first, count), first, "zero") for name, table in self.tables.items()}

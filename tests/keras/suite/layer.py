@@ -399,7 +399,7 @@ def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):
 
 @every_encoding
 @pytest.mark.parametrize("query_block", [None, 4])
-def test_listed_positions_are_positions(name, query_block):
+def test_explicit_positions_are_positions(name, query_block):
     """The same places, as starts and listed for all or for each sequence; then an order of keys of their own."""
     query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
     layer = attention(ENCODINGS[name](), query_block=query_block)

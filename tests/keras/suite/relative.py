@@ -1,4 +1,4 @@
-"""RelativeEmbedding by itself: S, its diagonals, starts, listed positions, and what holds beyond its rows."""
+"""RelativeEmbedding by itself: S, its diagonals, starts, explicit positions, and what holds beyond its rows."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_a_cache_goes_on_where_the_sequence_stopped():
 
 @pytest.mark.parametrize("beyond", ["refuse", "clamp", "zero"])
 @pytest.mark.parametrize("per_batch", [False, True])
-def test_listed_positions_look_every_pair_up(beyond, per_batch):
+def test_explicit_positions_look_every_pair_up(beyond, per_batch):
     rng = seeds.generator(2)
     queries = rng.normal(size=(2, 3, 4, HEAD_DIM)).astype("float32")
     query_position = rng.integers(0, 9, size=(2, 4) if per_batch else 4)
@@ -76,7 +76,7 @@ def test_listed_positions_look_every_pair_up(beyond, per_batch):
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_listed_positions_that_follow_one_another_are_starts():
+def test_explicit_positions_that_follow_one_another_are_starts():
     queries = seeds.generator(3).normal(size=(2, 3, 5, HEAD_DIM)).astype("float32")
     layer = RelativeEmbedding(HEAD_DIM, MAX_LENGTH, causal=True)
     expected = numpy_of(layer(queries, query_position=3, key_position=2))

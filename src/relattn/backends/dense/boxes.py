@@ -19,8 +19,8 @@ from torch import Tensor
 
 from relattn.backends.apart import apart
 from relattn.score.boxes import Box, boxes, units
-from relattn.score.digits import Digits
-from relattn.score.position import Run
+from relattn.score.digits import GridPositions
+from relattn.score.position import ContiguousPositions
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def parts(self) -> Iterator[_Part]:
-        """Every box of rows with every box of columns; a box of leading elements lies completely beyond the strip."""
+        """Every box of rows with every box of columns; a box of prefix tokens lies completely beyond the strip."""
         for rows in self.rows:
             for columns in self.columns:
                 start = self.shift + columns.position - rows.position
@@ -61,7 +61,7 @@ class Layout:
 
 
 class InBoxes(NamedTuple):
-    """Digits: the rows of every visible offset, and the layout of the pairs in a strip of them."""
+    """GridPositions: the rows of every visible offset, and the layout of the pairs in a strip of them."""
 
     rows: Tensor
     layout: Layout
@@ -77,10 +77,12 @@ class InBoxes(NamedTuple):
             return None
         first, last = positions.visible
         assert isinstance(first, int) and isinstance(last, int)
-        assert isinstance(query, (Run, Digits)) and isinstance(key, (Run, Digits))
+        assert isinstance(query, (ContiguousPositions, GridPositions)) and isinstance(
+            key, (ContiguousPositions, GridPositions)
+        )
         if last - first > 2 * (table.num_rows + positions.query_length + positions.key_length):
             return None
-        if positions.leading != (0, 0):  # one row beyond each end, for their offsets
+        if positions.prefix_tokens != (0, 0):  # one row beyond each end, for their offsets
             ends = table.first, table.first + table.num_rows - 1
             first, last = (min(first, ends[0]), max(last, ends[1])) if first <= last else ends
             first, last = first - 1, last + 1

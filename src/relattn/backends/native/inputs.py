@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.score.digits import Digits
+from relattn.score.digits import GridPositions
 from relattn.score.key_bias import lowered
-from relattn.score.padding import Sight
+from relattn.score.padding import Visibility
 from relattn.score.position import Position
 from relattn.score.problem import Axis, Problem
 
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class AxisInputs(NamedTuple):
-    """The tensors of an axis, as the kernels read them; positions are None on a sequence of two runs."""
+    """The tensors of an axis, as the kernels read them; positions are None on a sequence of contiguous positions."""
 
     relative_query: Tensor | None
     relative_keys: Tensor | None
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
     LANES. `of_few` leaves widths as they are, and keys and values in half precision if both have the same. key_bias a
-    [B, Hq, Lk] and less c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
+    [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
     """
 
     query: Tensor
@@ -56,14 +56,16 @@ class Inputs(NamedTuple):
     key_segments: Tensor | None
     explicit: Tensor | None
     key_bias: Tensor | None
-    less: Tensor | None
+    key_shift: Tensor | None
 
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
         """The inputs of a problem, with zeros in place of its padding."""
-        sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        if sight.keys is not None or sight.queries is not None:
-            problem = Sight(*(None if seen is None or seen.all() else seen for seen in sight)).cleaned(problem)
+        visibility = Visibility.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
+        if visibility.keys is not None or visibility.queries is not None:
+            problem = Visibility(*(None if seen is None or seen.all() else seen for seen in visibility)).cleaned(
+                problem
+            )
         key, value = rows_of(problem.key), rows_of(problem.value)
         return cls._with(problem, key, value, _filled_up)
 
@@ -80,16 +82,16 @@ class Inputs(NamedTuple):
     def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
         mask = problem.mask
         query_segments, key_segments = mask.segments or (None, None)
-        explicit = mask.explicit
+        explicit = mask.pairs
         if explicit is not None and explicit.dtype != torch.bool:
             explicit = as_floats(explicit)
 
-        key_bias = less = None
+        key_bias = key_shift = None
         if problem.key_bias is not None:
             a, c = lowered(problem)
             heads = problem.query.shape[:2]
             key_bias = contiguous_rows(as_floats(a)).expand(*heads, -1)
-            less = as_floats(c).expand(*heads, problem.query.shape[2])
+            key_shift = as_floats(c).expand(*heads, problem.query.shape[2])
 
         def rows(tensor: Tensor) -> Tensor:
             return contiguous_rows(filled_up(as_floats(tensor)))
@@ -118,7 +120,7 @@ class Inputs(NamedTuple):
             None if key_segments is None else key_segments.long().contiguous(),
             explicit,
             key_bias,
-            less,
+            key_shift,
         )
 
 
@@ -134,11 +136,11 @@ def rows_of(tensor: Tensor) -> Tensor:
 
 def _listed(place: Position, length: int) -> Tensor:
     """[L] or [B, L]: where the elements of a side stand."""
-    return _digits(place, length) if isinstance(place, Digits) else place.expand(length, CPU).contiguous()
+    return _digits(place, length) if isinstance(place, GridPositions) else place.expand(length, CPU).contiguous()
 
 
 @lru_cache(maxsize=16)
-def _digits(place: Digits, length: int) -> Tensor:
+def _digits(place: GridPositions, length: int) -> Tensor:
     """The list of digits. It is kept, because all layers of a model ask for it."""
     return place.expand(length, CPU)
 

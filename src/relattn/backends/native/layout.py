@@ -99,10 +99,10 @@ def packed(
         ctypes.addressof(ctypes.c_char.from_buffer(call)) + CALL.size if others else 0, len(others),
         _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
-        *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.less)),
+        *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
         batch, heads, key_heads, queries, keys, width, value_width,
         first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
-        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.counted(),
+        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.dropout_origin(),
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
         HELD[key.dtype], int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
@@ -111,7 +111,7 @@ def packed(
 
 
 def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
-    """limits: the limits of listed positions."""
+    """limits: the limits of explicit positions."""
     relative_query = inputs.relative_query
     fields = list(_rows(relative_query))
     asks = axis.relative_query is None or in_bfloat16(axis.relative_query)
@@ -154,9 +154,9 @@ def _batch_step(positions: Tensor | None) -> int:
     return 0 if positions is None or positions.dim() == 1 or positions.shape[0] == 1 else positions.stride(0)
 
 
-def _key_bias(key_bias: Tensor, less: Tensor | None) -> tuple[int, ...]:
-    assert less is not None
-    return key_bias.data_ptr(), less.data_ptr(), *key_bias.stride()[:2], *less.stride()
+def _key_bias(key_bias: Tensor, key_shift: Tensor | None) -> tuple[int, ...]:
+    assert key_shift is not None
+    return key_bias.data_ptr(), key_shift.data_ptr(), *key_bias.stride()[:2], *key_shift.stride()
 
 
 def _rows(tensor: Tensor | None) -> Any:

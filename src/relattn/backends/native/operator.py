@@ -34,7 +34,7 @@ PAIRS_TO_SHARE = 2**15
 FEW_PAIRS_TO_SHARE = 2**12
 """With fewer pairs of queries and keys, over all heads, one thread takes less time than waking others."""
 
-OF_NO_AXIS = ("query", "key", "value", "explicit_mask", "key_bias")
+AXISLESS = ("query", "key", "value", "explicit_mask", "key_bias")
 """The tensors without an axis that may have a gradient, in the order of `Gradients`."""
 
 ALIGNED = 64
@@ -60,8 +60,8 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
                 tensor.fill_(value)
     else:
         _run(problem, inputs, outputs, None, seed, few=few)
-    if lse is not None and inputs.less is not None:
-        lse += inputs.less
+    if lse is not None and inputs.key_shift is not None:
+        lse += inputs.key_shift
     if width != output.shape[3]:
         output = output[..., :width].contiguous()
     return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])
@@ -77,15 +77,15 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
     if not _has_no_pair(problem):
         output = rows_of(answers.output).contiguous()
         by_axis = [AxisGradients(*(made[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
-        of_no_axis = {name: made[name] for name in OF_NO_AXIS}
+        axisless = {name: made[name] for name in AXISLESS}
         cotangents = rows_of(answers.output_gradient), as_floats(answers.lse_gradient).contiguous()
-        gradients = Gradients(*cotangents, **of_no_axis, axes=by_axis)
+        gradients = Gradients(*cotangents, **axisless, axes=by_axis)
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved other tensors
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
     if made["key_bias"] is not None and problem.key_bias is not None:
         made["key_bias"] = made["key_bias"].sum_to_size(problem.key_bias.shape)
     given = {
-        "query": problem.query, "key": problem.key, "value": problem.value, "explicit_mask": problem.mask.explicit,
+        "query": problem.query, "key": problem.key, "value": problem.value, "explicit_mask": problem.mask.pairs,
         "key_bias": problem.key_bias,
     }  # fmt: skip
     for n, axis in enumerate(problem.axes):
@@ -96,8 +96,8 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
 
 def _leaves(inputs: Inputs) -> dict[str, Tensor | None]:
     """The tensors that may have a gradient, by name."""
-    of_no_axis = (*inputs[:3], inputs.explicit, inputs.key_bias)
-    leaves: dict[str, Tensor | None] = dict(zip(OF_NO_AXIS, of_no_axis, strict=True))
+    axisless = (*inputs[:3], inputs.explicit, inputs.key_bias)
+    leaves: dict[str, Tensor | None] = dict(zip(AXISLESS, axisless, strict=True))
     for n, axis in enumerate(inputs.axes):
         leaves |= {on_axis(name, n): getattr(axis, name) for name in OF_AN_AXIS}
     return leaves

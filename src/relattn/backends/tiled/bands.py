@@ -19,8 +19,8 @@ from torch import Tensor
 from relattn.backends.skew import sum_columns
 from relattn.backends.tiled.scratch import Scratch
 from relattn.score.boxes import Box, boxes
-from relattn.score.digits import Digits
-from relattn.score.position import Run
+from relattn.score.digits import GridPositions
+from relattn.score.position import ContiguousPositions
 from relattn.score.table import OffsetTable
 
 ALIGNED = 16
@@ -34,8 +34,8 @@ class GridOffsets(NamedTuple):
         the rows, and the queries, last one first, the columns.
     """
 
-    query: Run | Digits
-    key: Run | Digits
+    query: ContiguousPositions | GridPositions
+    key: ContiguousPositions | GridPositions
     height: int
     width: int
     by_key: bool = False
@@ -66,8 +66,8 @@ class GridOffsets(NamedTuple):
 
 
 Offsets = int | Int64[Tensor, "n m"] | GridOffsets
-"""The offsets of a patch: the offset of its first element where both sides are runs; or boxes; or the offset of every
-pair.
+"""The offsets of a patch: the offset of its first element where both sides' positions are contiguous; or boxes; or the
+offset of every pair.
 """
 
 
@@ -160,7 +160,7 @@ class Band(ABC):
 
 
 class DiagonalBand(Band):
-    """Two runs: `offsets` is the offset of the patch's first element.
+    """Contiguous positions: `offsets` is the offset of the patch's first element.
 
     Where the whole height of a patch lies beyond the table, its part is one constant per row, without a product.
     """
@@ -223,7 +223,7 @@ class DiagonalBand(Band):
 
 
 class PairBand(Band):
-    """Listed positions: `offsets` holds the offset of every pair, and every pair looks its row up."""
+    """Explicit positions: `offsets` holds the offset of every pair, and every pair looks its row up."""
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
         """Gather from the strip of products."""

@@ -16,7 +16,7 @@ class Dropout:
 
     def __init__(self, problem: Problem, seed: Tensor | None):
         self.kept, self.seed = 1.0 - problem.dropout_p, None if seed is None else int(seed)
-        self.first_query, self.first_key, self.first_head, self.num_heads = problem.counted()
+        self.first_query, self.first_key, self.first_head, self.num_heads = problem.dropout_origin()
         self.dtype, self.device = problem.score_dtype(), problem.query.device
 
     def factors(self, heads: Heads, queries: slice, keys: slice) -> Float[Tensor, "H n m"] | None:

@@ -19,9 +19,9 @@ from relattn.score.boxes import Box
 
 
 class GridBand(Band):
-    """Digits: `offsets` are the boxes of a patch's rows and columns.
+    """GridPositions: `offsets` are the boxes of a patch's rows and columns.
 
-    The offsets of a box of leading elements lie completely beyond the table.
+    The offsets of a box of prefix tokens lie completely beyond the table.
     """
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:

@@ -63,7 +63,7 @@ def _tensors_of(problem: Problem) -> dict[str, Tensor]:
     """The tensors that may have a gradient, by name."""
     given = {
         "query": problem.query, "key": problem.key, "value": problem.value,
-        "explicit_mask": problem.mask.explicit, "key_bias": problem.key_bias,
+        "explicit_mask": problem.mask.pairs, "key_bias": problem.key_bias,
     }  # fmt: skip
     for n, axis in enumerate(problem.axes):
         given[on_axis("relative_query", n)] = axis.relative_query
@@ -82,7 +82,7 @@ run = operator_of("triton", _forward, _backward, reads_starts=False)
 
 def part(problem: Problem) -> Forward:
     """The answers of a part of a call."""
-    return _forward(problem.replaced(for_backward=True), seed_of(problem, problem.query.device))
+    return _forward(problem.replace(for_backward=True), seed_of(problem, problem.query.device))
 
 
 def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:

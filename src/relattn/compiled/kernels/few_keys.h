@@ -101,7 +101,7 @@ struct FewKeys {
   const Held* key(Index j) const { return call.key.held<Held>(b, key_head, j); }
   const Held* value(Index j) const { return call.value.held<Held>(b, key_head, j); }
 
-  // The keys of from .. to - 1 that row r sees by their offset; for listed positions, from the first to the last.
+  // The keys of from .. to - 1 that row r sees by their offset; for explicit positions, from the first to the last.
   Seen seen_by(Index r, Index from, Index to) const {
     const Lists& lists = call.sequence.lists;
     if (lists.limited()) {

@@ -1,4 +1,4 @@
-// Changes to complete scores: the cap, the key bias, masks given as tensors, and limits on listed positions.
+// Changes to complete scores: the cap, the key bias, masks given as tensors, and limits on explicit positions.
 #pragma once
 #include "held.h"
 
@@ -19,8 +19,8 @@ static void cap_and_bias(const Call& call, Index b, Index h, Index i, Index from
   }
   if (call.key_bias.at) {
     const float* a = call.key_bias.keys(b, h) + from;
-    const float less = call.key_bias.of_query(b, h, i);
-    for (Index c = 0; c < count; c++) row[c] += a[c] - less;
+    const float key_shift = call.key_bias.of_query(b, h, i);
+    for (Index c = 0; c < count; c++) row[c] += a[c] - key_shift;
   }
 }
 

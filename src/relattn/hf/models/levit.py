@@ -17,7 +17,7 @@ from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.digits import Digits
+from relattn.score.digits import GridPositions
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
 
@@ -80,10 +80,10 @@ class RelattnLevitAttentionSubsample(_DistanceAttention, LevitAttentionSubsample
 
 
 @lru_cache(maxsize=16)
-def _strided(side: int, stride: int) -> dict[str, Digits]:
+def _strided(side: int, stride: int) -> dict[str, GridPositions]:
     """A square grid of every stride-th row and column."""
     y, x = YX
-    return {y: Digits(((stride, side, side),)), x: Digits(((stride, 1, side),))}
+    return {y: GridPositions(((stride, side, side),)), x: GridPositions(((stride, 1, side),))}
 
 
 def _terms(biases: Float[Tensor, "H side*side"], side: int, reach: int) -> ScoreTerms:

@@ -1,6 +1,6 @@
 """What softcap, key_bias and sinks mean beside masks, for lse, for weights, and in long sequences.
 
-The contract suite runs them beside every encoding, `test_papers_of_no_axis` the papers' own formulas.
+The contract suite runs them beside every encoding, `test_papers_axisless` the papers' own formulas.
 """
 
 from typing import Any

@@ -63,7 +63,7 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def is_watched(tensors: Iterable[Tensor | None]) -> bool:
+def is_intercepted(tensors: Iterable[Tensor | None]) -> bool:
     """Whether anything but autograd watches the call.
 
     This may be a compiler, torch.func, a mode of the dispatcher, tensor subclasses, or tensors without numbers.

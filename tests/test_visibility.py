@@ -6,8 +6,8 @@ import torch
 
 from relattn.score import padding
 from relattn.score.mask import Mask
-from relattn.score.padding import Sight
-from relattn.score.position import Listed, Position, Run
+from relattn.score.padding import Visibility
+from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
 
@@ -15,7 +15,7 @@ BATCH, QUERY_HEADS, KEY_HEADS, KEYS = 2, 4, 2, 9
 
 
 def random_mask(rng: np.random.Generator, queries: int, shape: tuple[int, ...], kind: str) -> Mask:
-    """An explicit mask of this shape, beside any other way of hiding pairs."""
+    """A mask of pairs of this shape, beside any other way of hiding pairs."""
 
     def coin() -> bool:
         return bool(rng.integers(2))
@@ -25,7 +25,11 @@ def random_mask(rng: np.random.Generator, queries: int, shape: tuple[int, ...], 
 
     def place(length: int) -> Position:
         sizes = ((length,), (BATCH, length))
-        return Run(int(rng.integers(8))) if coin() else Listed(numbers(0, 9, *sizes[rng.integers(2)]))
+        return (
+            ContiguousPositions(int(rng.integers(8)))
+            if coin()
+            else ExplicitPositions(numbers(0, 9, *sizes[rng.integers(2)]))
+        )
 
     lowest, highest = -int(rng.integers(4)) if coin() else None, int(rng.integers(2)) if coin() else None
     positions = Positions(place(queries), place(KEYS), queries, KEYS, torch.device("cpu"), lowest, highest)
@@ -55,7 +59,7 @@ def test_every_mask(
         hidden = mask.hidden()
         assert hidden is not None
         seen = ~hidden.expand(sizes)
-        found = Sight.of(mask, BATCH, KEY_HEADS)
+        found = Visibility.of(mask, BATCH, KEY_HEADS)
         assert found.keys is not None and found.queries is not None
         assert torch.equal(found.keys.expand(of_keys), seen.unflatten(1, (KEY_HEADS, -1)).any(dim=2).any(dim=-2))
         assert torch.equal(found.queries.expand(of_queries), seen.any(dim=-1))
@@ -67,19 +71,22 @@ def test_a_mask_of_keys_alone_looks_at_no_pair(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(padding, "_by_blocks", refuse)
     length = padding.FEW + 1
-    positions = Positions(Run(0), Run(0), length, length, torch.device("cpu"), None, 0)
-    of_keys = Mask(positions, explicit=torch.ones(BATCH, 1, 1, length, dtype=torch.bool))
-    Sight.of(of_keys, BATCH, KEY_HEADS)
+    positions = Positions(ContiguousPositions(0), ContiguousPositions(0), length, length, torch.device("cpu"), None, 0)
+    of_keys = Mask(positions, pairs=torch.ones(BATCH, 1, 1, length, dtype=torch.bool))
+    Visibility.of(of_keys, BATCH, KEY_HEADS)
     with pytest.raises(AssertionError, match="pairs were looked at"):
-        Sight.of(of_keys._replace(explicit=torch.ones(1, 1, length, length, dtype=torch.bool)), BATCH, KEY_HEADS)
+        Visibility.of(of_keys._replace(pairs=torch.ones(1, 1, length, length, dtype=torch.bool)), BATCH, KEY_HEADS)
 
 
 def test_nothing_to_clean_leaves_the_problem_itself() -> None:
-    positions, rows = Positions(Run(0), Run(0), 3, 3, torch.device("cpu")), torch.zeros(1, 1, 3, 4)
+    positions, rows = (
+        Positions(ContiguousPositions(0), ContiguousPositions(0), 3, 3, torch.device("cpu")),
+        torch.zeros(1, 1, 3, 4),
+    )
     problem = Problem(rows, rows, rows, (Axis(positions),), Mask(positions), 1.0, rows.dtype)
-    assert Sight().cleaned(problem) is problem
+    assert Visibility().cleaned(problem) is problem
     seen = torch.tensor([[[True, False, True]]])
-    assert Sight(keys=seen).cleaned(problem) is not problem
+    assert Visibility(keys=seen).cleaned(problem) is not problem
 
 
 @pytest.mark.parametrize("lowest", [None, -3, 0, 1])
@@ -90,7 +97,9 @@ def test_one_tensor_of_segments_tells_that_queries_see_themselves(
 ) -> None:
     """Then nothing is sorted; and where each query may not see the key of its own place, what is found is right."""
     ids = torch.from_numpy(rng.integers(0, 3, (BATCH, KEYS)))
-    positions = Positions(Run(0), Run(start), KEYS, KEYS, torch.device("cpu"), lowest, highest)
+    positions = Positions(
+        ContiguousPositions(0), ContiguousPositions(start), KEYS, KEYS, torch.device("cpu"), lowest, highest
+    )
     mask = Mask(positions, segments=(ids, ids))
     apart = mask._replace(segments=(ids, ids.clone()))
     certain = start == 0 and (lowest or 0) <= 0 <= (highest or 0)
@@ -100,10 +109,10 @@ def test_one_tensor_of_segments_tells_that_queries_see_themselves(
     assert hidden is not None
     if certain:
         monkeypatch.setattr(padding, "_by_sorting", lambda mask: pytest.fail("it sorts"))
-        assert Sight.of(mask, BATCH, 1) == Sight()
+        assert Visibility.of(mask, BATCH, 1) == Visibility()
         assert not hidden.all(dim=-1).any() and not hidden.all(dim=-2).any()
     else:
-        found = Sight.of(mask, BATCH, 1)
+        found = Visibility.of(mask, BATCH, 1)
         assert found.keys is not None and found.queries is not None
         assert torch.equal(found.keys.expand(BATCH, 1, KEYS), ~hidden.all(dim=-2))
         assert torch.equal(found.queries.expand(BATCH, 1, KEYS), ~hidden.all(dim=-1))

@@ -1,4 +1,4 @@
-"""The papers that have a term of no axis, key_bias, softcap or sinks: each one's formula on every backend."""
+"""The papers that have a term without an axis, key_bias, softcap or sinks: each one's formula on every backend."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
