@@ -114,7 +114,7 @@ def test_few_queries_meet_relative_queries_in_linear_memory(queries: int, place:
 
 
 @pytest.mark.parametrize("place", POSITIONS)
-@pytest.mark.parametrize("name", ["terms_all", "terms_all_refuse", "key_query", "disentangled"])
+@pytest.mark.parametrize("name", ["terms_all", "terms_all_error", "key_query", "disentangled"])
 def test_keys_that_come_a_block_at_a_time_have_the_same_scores(
     name: str, place: str, rng: np.random.Generator, monkeypatch
 ) -> None:

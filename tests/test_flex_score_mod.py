@@ -299,7 +299,7 @@ def test_more_than_a_bias_is_refused(encoding, said):
             ".to(torch.float32)",
         ),
         (
-            {"encoding": Windowed("refuse")},
+            {"encoding": Windowed("error")},
             ValueError,
             "bias: got visible offsets -4..5 and rows for -2..2; expected rows for every visible offset; use "
             "beyond='clamp' or 'zero', or give more rows",

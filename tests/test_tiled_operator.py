@@ -50,7 +50,7 @@ ON_AXES = CASES | AXES_CASES | {"on_axes": of(on("y", disentangled), on("y", sha
 CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "no tables": ("none", {}, "float32", 0.0),
     "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}, "float64", 0.0),
-    "rewritten query and key": ("terms_all_refuse", {}, "float32", 0.0),
+    "rewritten query and key": ("terms_all_error", {}, "float32", 0.0),
     "a table made for the call": ("txl", {}, "float32", 0.0),
     "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}, "float32", 0.0),
     "explicit positions": ("terms_all", {"query_position": ROWS[0], "key_position": np.arange(6)}, "float32", 0.0),

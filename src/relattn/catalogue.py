@@ -100,7 +100,7 @@ def _relative(layer: Layer) -> Options:
 
 
 def relative_pitch_time(
-    head_dim: int, max_length: int, max_steps: int, *, causal: bool = False, beyond: Beyond = "refuse"
+    head_dim: int, max_length: int, max_steps: int, *, causal: bool = False, beyond: Beyond = "error"
 ) -> RelativeEncoding:
     """S_ij = scale * q_i . (k_j + E[j - i] + T[t_j - t_i] + P[p_j - p_i]): the sequence, the axes "time" and "pitch".
 

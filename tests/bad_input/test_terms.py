@@ -12,7 +12,7 @@ QUERY = ones(2, 4, 5, 8)
 TERMS = ("relative_keys", "relative_queries", "relative_values", "bias")
 
 
-def table(*size: int, first: int = -10, dtype: torch.dtype = torch.float32, device: str = "cpu", beyond="refuse"):
+def table(*size: int, first: int = -10, dtype: torch.dtype = torch.float32, device: str = "cpu", beyond="error"):
     return OffsetTable(ones(*size, dtype=dtype, device=device), first, beyond)
 
 
@@ -35,7 +35,7 @@ def test_table_without_rows(size):
         OffsetTable(ones(*size), 0)
 
 
-@pytest.mark.parametrize("beyond", ["refuse", "clamp", "zero"])
+@pytest.mark.parametrize("beyond", ["error", "clamp", "zero"])
 @pytest.mark.parametrize("came", [None, 1.5, "0", True, NAN, [0], (0,)], ids=repr)
 def test_table_first(came, beyond):
     with refused(TypeError, f"OffsetTable first: got {came!r}; expected an int, or a 0-d int64 tensor"):
@@ -51,7 +51,7 @@ def test_table_first(came, beyond):
 )  # fmt: skip
 def test_table_first_as_a_tensor(came, name):
     with refused(TypeError, f"OffsetTable first: got {name}; expected an int, or a 0-d int64 tensor"):
-        OffsetTable(ones(1, 5, 8), came, "refuse")
+        OffsetTable(ones(1, 5, 8), came, "error")
 
 
 @pytest.mark.parametrize("beyond", ["clamp", "zero"])

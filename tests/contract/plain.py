@@ -103,7 +103,7 @@ def shaw(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max
 
 
 def generalised(
-    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, causal=False, beyond="refuse"
+    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, causal=False, beyond="error"
 ) -> Added:
     table = p["relative_keys"]
     first = 1 - (table.shape[1] if causal else (table.shape[1] + 1) // 2)

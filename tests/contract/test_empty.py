@@ -109,7 +109,7 @@ class Elsewhere(relattn.RelativeEncoding):
         self.rows = torch.nn.Parameter(torch.ones(2, 3, 4))
 
     def terms(self, query: torch.Tensor, key: torch.Tensor, positions: Positions) -> relattn.ScoreTerms:
-        tables = [relattn.OffsetTable(rows, self.first, "refuse") for rows in (self.rows, self.rows[..., 0])]
+        tables = [relattn.OffsetTable(rows, self.first, "error") for rows in (self.rows, self.rows[..., 0])]
         return relattn.ScoreTerms(relative_keys=tables[0], bias=tables[1])
 
 

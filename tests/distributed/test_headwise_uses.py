@@ -38,7 +38,7 @@ class Slopes(relattn.RelativeEncoding):
         offsets = positions.span.offsets(query.device).to(query.dtype)
         bias = (self.slopes.t() * offsets).tanh() * self.shared
         assert bias.shape[0] == self.num_heads
-        return relattn.ScoreTerms(bias=relattn.OffsetTable(bias, positions.span.first, "refuse"))
+        return relattn.ScoreTerms(bias=relattn.OffsetTable(bias, positions.span.first, "error"))
 
 
 def own_encoding(rank: int) -> None:

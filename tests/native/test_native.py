@@ -191,7 +191,7 @@ def test_empty_batches_and_lengths(sizes: tuple[int, int, int]) -> None:
 CALLS = {
     "no tables": ("none", {}),
     "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}),
-    "rewritten query and key": ("terms_all_refuse", {}),
+    "rewritten query and key": ("terms_all_error", {}),
     "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}),
     "explicit positions": ("terms_all", {"is_causal": True, "key_position": np.array([[4, 0, 2, 2, 9, 1]] * 2)}),
     "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}),

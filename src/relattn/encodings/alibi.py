@@ -79,7 +79,7 @@ class AlibiBias(RelativeEncoding):
             bias = _fixed_rows(*span, slopes, self.heads, self.signed, dtype, query.device)
         else:
             bias = _rows(parameter.double(), _distances(*span, self.signed, query.device), dtype)
-        return ScoreTerms(bias=OffsetTable(bias, span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(bias, span.first, "error"))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The slopes of these heads; the paper's depend on the number of all heads."""

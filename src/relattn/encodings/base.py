@@ -259,7 +259,7 @@ def _zeroed_outside(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
 
 def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
     """The terms of a call without any pair. Tables that refuse may share no offset, so all get offset 0."""
-    refusing = {name: table for name, table in terms.tables.items() if table.beyond == "refuse"}
+    refusing = {name: table for name, table in terms.tables.items() if table.beyond == "error"}
     changed = {name: replace(t, values=t.values[:, :1], first=0) for name, t in refusing.items()}
     return replace(terms, axes={axes: _of_no_pair(part) for axes, part in terms.axes.items()}, **changed)
 

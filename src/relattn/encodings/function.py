@@ -73,7 +73,7 @@ class FunctionBias(RelativeEncoding):
         ).to(dtype)
         rows = self._called(offsets, query)
         self._check_rows(rows, offsets)
-        return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "error"))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The function's numbers for these heads; it is called for all heads."""

@@ -166,7 +166,7 @@ def joint_bias(rows: Float[Tensor, "count H"], first: int, of_class_token: Float
     These lie where `positions_on` puts the offsets of prefix tokens.
     """
     if not of_class_token.shape[0]:
-        return ScoreTerms(bias=OffsetTable(rows.t(), first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(rows.t(), first, "error"))
     from_it, to_it, both = of_class_token.unsqueeze(1).unbind(0)
     table = OffsetTable(torch.cat([from_it, rows, both, to_it]).t(), first - 1, "clamp")
     return ScoreTerms(bias=table, has_prefix_rows=True)
@@ -223,7 +223,7 @@ class GridEmbedding(_GridTable):
         assert isinstance(first, int)
         rows = self._of_offsets(self.relative_keys.transpose(0, 1).flatten(1), positions)
         rows = rows.unflatten(1, (-1, self.head_dim)).transpose(0, 1)
-        return ScoreTerms(relative_keys=OffsetTable(rows, first, "refuse"))
+        return ScoreTerms(relative_keys=OffsetTable(rows, first, "error"))
 
     def resized(
         self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic"

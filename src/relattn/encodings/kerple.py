@@ -73,7 +73,7 @@ class KerpleBias(RelativeEncoding):
         r2 = _bounded(wide(self.r2), LARGEST_POWER if self.kind == "power" else None).unsqueeze(-1)
         distances = _distances(*span, r1.dtype, query.device)
         grown = torch.log1p(r2 * distances) if self.kind == "log" else _power(distances, r2)
-        return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "error"))
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

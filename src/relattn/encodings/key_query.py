@@ -56,7 +56,7 @@ class KeyQueryEmbedding(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """RK = RQ = E, over the caller's query."""
-        table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "refuse")
+        table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "error")
         return ScoreTerms(relative_keys=table, relative_queries=table)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:

@@ -57,7 +57,7 @@ class SandwichBias(RelativeEncoding):
             return _rows(*span, self.width, self.num_heads, self.heads, dtype, query.device)
 
         span = positions.span
-        return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "error"))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The biases of these heads; their ratios depend on the number of all heads."""

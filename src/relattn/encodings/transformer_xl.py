@@ -106,7 +106,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         """q := q + u, r := q + v, RK = W R. With tokens before a grid: RQ = u in place of q + u."""
         u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
         if max_length is not None:
-            return _terms(query, u, v, positions, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "refuse"))
+            return _terms(query, u, v, positions, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "error"))
         return projected_terms(self, query, positions, u, v, self.linear_pos, self.embed_dim, self.interleaved)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
@@ -143,7 +143,7 @@ def projected_terms(
 
     def table() -> OffsetTable:
         span = positions.span
-        return OffsetTable(positions.rows(owner, rows, span), span.first, "refuse")
+        return OffsetTable(positions.rows(owner, rows, span), span.first, "error")
 
     return _terms(query, u, v, positions, table)
 

@@ -60,7 +60,7 @@ def check_terms(
     ):
         if table is not None:
             _check_table(name, table, None if like is None else like.shape[3], meaning, query)
-            if table.beyond == "refuse":
+            if table.beyond == "error":
                 _check_visible(name, table, positions, out_of_rows)
 
 

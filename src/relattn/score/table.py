@@ -14,7 +14,7 @@ from relattn.arguments import as_int, check_choice, kind_of
 from relattn.errors import ShapeError
 from relattn.score.certainty import are_fixed
 
-Beyond = Literal["clamp", "zero", "refuse"]
+Beyond = Literal["clamp", "zero", "error"]
 
 
 def wide(values: Tensor) -> Tensor:
@@ -41,20 +41,20 @@ class OffsetTable:
     values: [H or 1, R, D] for relative keys, queries and values, [H or 1, R] for a bias; rows in ascending offset, row
         0 for the most distant past. One head serves all heads.
     first: the offset of row 0, an int; a 0-d int64 tensor for tables made over a span whose start is a tensor.
-    beyond: "clamp" holds the edge row, "zero" adds nothing, "refuse" promises that no visible offset lies outside
-        (`relative_attention` checks it). With "refuse" rows of invisible offsets may hold any finite numbers.
+    beyond: "clamp" holds the edge row, "zero" adds nothing, "error" promises that no visible offset lies outside
+        (`relative_attention` checks it). With "error" rows of invisible offsets may hold any finite numbers.
     """
 
     values: Float[Tensor, "H R *D"]
     first: int | Int64[Tensor, ""]
-    beyond: Beyond = "refuse"
+    beyond: Beyond = "error"
 
     def __post_init__(self) -> None:
         _check_values(self.values)
-        check_choice("OffsetTable beyond", self.beyond, ("clamp", "zero", "refuse"))
+        check_choice("OffsetTable beyond", self.beyond, ("clamp", "zero", "error"))
         if type(self.first) is not int:  # nearly every table has one
             _check_first(self.first)
-        if isinstance(self.first, Tensor) and self.beyond != "refuse":
+        if isinstance(self.first, Tensor) and self.beyond != "error":
             raise ValueError(
                 f"OffsetTable first: got a tensor with beyond={self.beyond!r}; expected an int for a table that "
                 "clamps or zeroes"
@@ -178,10 +178,10 @@ def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, B
     """First offset, number of rows and `beyond` of one table that can stand for both."""
     for table in (a, b):  # a tensor start: both were made over this call's span, so use either
         if isinstance(table.first, Tensor):
-            return table.first, table.num_rows, "refuse"
+            return table.first, table.num_rows, "error"
     assert not isinstance(a.first, Tensor) and not isinstance(b.first, Tensor)
     extents = [(a.first, a.first + a.num_rows, a.beyond), (b.first, b.first + b.num_rows, b.beyond)]
-    refusing = [(first, end) for first, end, beyond in extents if beyond == "refuse"]
+    refusing = [(first, end) for first, end, beyond in extents if beyond == "error"]
     if refusing:
         first, end = max(first for first, _ in refusing), min(end for _, end in refusing)
         if first >= end:
@@ -189,7 +189,7 @@ def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, B
                 f"sum of tables: got rows that start and end at {refusing}, and tables that refuse offsets beyond "
                 "them; expected an offset that both have; else nothing can be visible"
             )
-        return first, end - first, "refuse"
+        return first, end - first, "error"
     first, end = min(first for first, _, _ in extents), max(end for _, end, _ in extents)
     if a.beyond == b.beyond == "zero":
         return first, end - first, "zero"

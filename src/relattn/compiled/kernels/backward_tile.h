@@ -354,7 +354,8 @@ struct BackwardTiles {
   void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = call.highest == -UNLIMITED ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
-      const Index end = call.lowest == UNLIMITED ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
+      const Index end =
+          call.lowest == UNLIMITED ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
       if (call.takes_pairs()) {
         const Index m = first / 2, pairs = (end + 1) / 2 - m;
         multiply_nn(s.pairs.differences.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width, pairs,

@@ -13,7 +13,7 @@
 namespace RELATTN_SET {
 
 constexpr Index UNLIMITED = INT64_MIN / 4;  // a limit beyond every offset; -UNLIMITED on the other side
-constexpr Index MOST_AXES = 8;          // the sequence among them
+constexpr Index MOST_AXES = 8;              // the sequence among them
 
 // A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in numbers.
 struct Rows {
@@ -85,7 +85,9 @@ struct KeyBias {
   Index batch, head, key_shift_batch, key_shift_head, key_shift_query;
 
   const float* keys(Index b, Index h) const { return at + b * batch + h * head; }
-  float of_query(Index b, Index h, Index i) const { return key_shift[b * key_shift_batch + h * key_shift_head + i * key_shift_query]; }
+  float of_query(Index b, Index h, Index i) const {
+    return key_shift[b * key_shift_batch + h * key_shift_head + i * key_shift_query];
+  }
 };
 
 struct Call {

@@ -167,7 +167,7 @@ class RelattnMptAttention(Replacement, MptAttention):
             structure, terms = add_to_scores(structure, position_bias[None, :, :, -key.shape[2] :]), None
         else:
             structure = as_structure(attention_mask, True, key.shape[2] - query.shape[2])
-            terms = ScoreTerms(bias=OffsetTable(position_bias[:, 0], 1 - position_bias.shape[2], "refuse"))
+            terms = ScoreTerms(bias=OffsetTable(position_bias[:, 0], 1 - position_bias.shape[2], "error"))
         dropout = self.attn_dropout_p if self.training else 0.0
         output, weights = attend(
             self, query, key, value, structure, terms, self.softmax_scale, dropout, self.relattn_with_weights

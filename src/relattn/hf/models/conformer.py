@@ -79,7 +79,7 @@ def transformer_xl_terms(
     return ScoreTerms(
         query=query + content_bias.unsqueeze(1),
         relative_query=query + position_bias.unsqueeze(1),
-        relative_keys=OffsetTable(rows, -(rows.shape[1] // 2), "refuse"),
+        relative_keys=OffsetTable(rows, -(rows.shape[1] // 2), "error"),
     )
 
 

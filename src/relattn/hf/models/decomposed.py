@@ -108,7 +108,7 @@ def _attend(
     terms, structure = None, MaskStructure()
     if relative:
         y, x = (
-            ScoreTerms(relative_keys=OffsetTable(_rows(rows, size) / module.scale, 1 - size, "refuse")).on(axis)
+            ScoreTerms(relative_keys=OffsetTable(_rows(rows, size) / module.scale, 1 - size, "error")).on(axis)
             for axis, rows, size in (("y", module.rel_pos_h, height), ("x", module.rel_pos_w, width))
         )
         terms, structure = y + x, on_grid(structure, (height, width))

@@ -142,7 +142,7 @@ def _terms(
     offsets = torch.arange(first, last + 1, device=query.device)
     sinusoids = places.sinusoids[places.sinusoids.shape[0] // 2 - places.stride * offsets]
     rows = torch.einsum("rm,mnd->nrd", sinusoids.to(module.r_kernel.dtype), module.r_kernel)
-    place = ScoreTerms(relative_query=query + v, relative_keys=OffsetTable(rows, first, "refuse"))
+    place = ScoreTerms(relative_query=query + v, relative_keys=OffsetTable(rows, first, "error"))
     terms = ScoreTerms(query=query + u) + place.on("place")
     query_position: dict[str, Any] = {"place": GridPositions(((step, 1, queries),), prefix_tokens=prefix_tokens)}
     key_position: dict[str, Any] = {"place": GridPositions(((1, 1, keys),), prefix_tokens=prefix_tokens)}

@@ -90,7 +90,7 @@ def _in_blocks(
     query, key, value = (features.transpose(1, 2) for features in folded)
     key_mask = None if mask is None else F.pad(mask, (0, lacking)).reshape(-1, size)
     by_offset = torch.cat([rows[1:, 0].flip(0), rows[0]])  # the first key, seen from the last query on; then the others
-    terms = ScoreTerms(relative_keys=OffsetTable(embedding(by_offset).unsqueeze(0), 1 - size, "refuse"))
+    terms = ScoreTerms(relative_keys=OffsetTable(embedding(by_offset).unsqueeze(0), 1 - size, "error"))
     output, _ = attend(module, query, key, value, MaskStructure(key_mask=key_mask), terms, scale, dropout, False)
     return output.flatten(2).reshape(batch, length + lacking, -1)[:, :length]
 

@@ -91,7 +91,7 @@ def _terms(biases: Float[Tensor, "H side*side"], side: int, reach: int) -> Score
     distances = torch.arange(-reach, side, device=biases.device).abs()
     rows = gather_rows(biases, (distances.unsqueeze(1) * side + distances).flatten())
     first = -reach * (distances.shape[0] + 1)
-    return ScoreTerms(bias=OffsetTable(rows, first, "refuse")).on(*YX)
+    return ScoreTerms(bias=OffsetTable(rows, first, "error")).on(*YX)
 
 
 REPLACEMENTS = {LevitAttention: RelattnLevitAttention, LevitAttentionSubsample: RelattnLevitAttentionSubsample}

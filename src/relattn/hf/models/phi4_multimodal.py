@@ -49,7 +49,7 @@ class RelattnPhi4MultimodalAudioRelativeAttentionBias(Replacement, Phi4Multimoda
         if not self.symmetric:
             return OffsetTable(rows_of(self.bias_values, self.num_buckets, x.device).t(), -furthest, "clamp")
         distances = torch.arange(1 - furthest, furthest, device=x.device).abs()
-        return OffsetTable(self.bias_values(distances).t(), 1 - furthest, "refuse")
+        return OffsetTable(self.bias_values(distances).t(), 1 - furthest, "error")
 
 
 class RelattnPhi4MultimodalAudioAttention(Replacement, Phi4MultimodalAudioAttention):
