@@ -26,8 +26,8 @@ from relattn import (
 from relattn.encodings import alibi, constants, disentangled, kerple, sandwich, t5, transformer_xl, turns
 from relattn.encodings.constants import FEW, MOST, lru_tensor_cache
 from relattn.encodings.turns import Turns
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Span
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Span
 
 CPU = torch.device("cpu")
 

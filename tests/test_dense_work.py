@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn import door
+from relattn import call
 from relattn.backends import dense
 from relattn.backends.dense import products
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.places import Places
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions, RowMemo
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.places import Places
+from relattn.positions.positions import Positions, RowMemo
 from tests.contract.cases import CASES
 from tests.contract.check import check
 from tests.contract.settings import Setting
@@ -62,8 +62,8 @@ def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Te
     """The attention of the newest token, as a module with a cache calls it."""
     query, key, value = inputs
     positions = Positions(ContiguousPositions(KEYS - 1), ContiguousPositions(0), 1, KEYS, query.device, None, 0, memo)
-    tensors = door.checked(query, key, value, enable_gqa=True)
-    return door.request(
+    tensors = call.checked(query, key, value, enable_gqa=True)
+    return call.request(
         *tensors, Places({"sequence": positions}), encoding=encoding, keys_are_prepared=True, backend="dense"
     ).run()[0]
 

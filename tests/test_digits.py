@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from relattn import GridPositions, grid
-from relattn.score.checks import places_of
-from relattn.score.places import JointPositions, Places
-from relattn.score.position import ContiguousPositions, ExplicitPositions
-from relattn.score.positions import Positions
+from relattn.checks.positions import places_of
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.places import JointPositions, Places
+from relattn.positions.positions import Positions
 
 CPU = torch.device("cpu")
 NO_LIMITS = (None, None)

@@ -7,8 +7,8 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 
 from relattn import DisentangledEmbedding
 from relattn.encodings.disentangled import disentangled_table
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.bad_input.refusal import refused
 from tests.oracle.disentangled import bucket_of, delta
 

@@ -13,12 +13,12 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import relattn
 from relattn import AlibiBias, OffsetTable, RelativeEncoding, ScoreTerms, T5Bias
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.encodings.base import lower
-from relattn.offsets import alibi_slopes, t5_buckets
-from relattn.score.places import Places
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.offsets import alibi_slopes, t5_buckets
+from relattn.positions.places import Places
+from relattn.positions.positions import Positions
 from tests import seeds
 from tests.bad_input.refusal import ones, refused
 from tests.contract.cases import Network

@@ -14,15 +14,16 @@ from torch import Tensor
 
 from relattn import GridPositions, grid, relative_attention
 from relattn.backends import dense
-from relattn.backends.apart import apart
+from relattn.backends.sums import apart
 from relattn.backends.tiled import operator, scores
 from relattn.backends.tiled.bands import GridOffsets, PairBand
 from relattn.backends.tiled.sizes import TileSizes
-from relattn.score.boxes import boxes, units
-from relattn.score.position import ContiguousPositions, Position
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.boxes import boxes, units
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 from tests import seeds
 
 pytestmark = pytest.mark.one_in(2)

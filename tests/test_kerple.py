@@ -5,8 +5,8 @@ import torch
 
 from relattn import KerpleBias, SandwichBias
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 
 LENGTH = 9
 KINDS = ("log", "power")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from relattn import KeyQueryEmbedding, RelativeEmbedding, ScoreTerms, relative_attention
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.bad_input.refusal import refused
 
 HEAD_DIM, LENGTH = 4, 3

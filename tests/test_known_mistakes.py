@@ -21,8 +21,8 @@ from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 
 from relattn import T5Bias, TransformerXLEmbedding, attention_weights, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.contract.axes import AXES_CASES
 from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, sandwich, t5
 from tests.contract.check import check, numpy_of

@@ -24,9 +24,11 @@ from relattn import (
     TransformerXLEmbedding,
 )
 from relattn.backends.select import BACKENDS
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
-from relattn.score.positions import Positions, Span
-from relattn.score.problem import TABLES, Problem
+from relattn.equation.problem import TABLES, Problem
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions, Span
 from tests.contract.cases import CASES, expected_answer
 from tests.contract.check import assert_red, check
 from tests.contract.settings import Setting
@@ -324,10 +326,10 @@ LIMITS: dict[str, Callable[[int, int], tuple[int | None, int | None]]] = {
 def test_mutated_limits_are_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
 ) -> None:
-    from relattn import functional
+    from relattn import api
 
-    limits = functional.limits
-    monkeypatch.setattr(functional, "limits", lambda *arguments: LIMITS[mutation](*limits(*arguments)))
+    limits = api.limits
+    monkeypatch.setattr(api, "limits", lambda *arguments: LIMITS[mutation](*limits(*arguments)))
     assert_red(subject_of(name, layout, rng), backend)
 
 

@@ -15,9 +15,11 @@ from relattn import GridPositions, OffsetTable, ScoreTerms
 from relattn.backends.select import BACKENDS
 from relattn.backends.tiled import backward, scores
 from relattn.encodings.grid import _GridTable
-from relattn.score import checks, places
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
-from relattn.score.problem import Axis, Problem
+from relattn.equation.problem import Axis, Problem
+from relattn.positions import places
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.position import Position
 from tests.contract.axes import AXES_CASES
 from tests.contract.check import assert_red, check
 from tests.contract.places import Place, on_a_grid
@@ -120,8 +122,10 @@ def test_mutated_positions_are_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch: Patch
 ) -> None:
     """Of encodings that have rows for the mutated offsets too."""
-    subject, whole = subject_of(name, layout, rng), checks.positions_beside
-    monkeypatch.setattr(checks, "positions_beside", lambda side, *rest: POSITIONS[mutation](side, whole(side, *rest)))
+    subject, whole = subject_of(name, layout, rng), check_positions.positions_beside
+    monkeypatch.setattr(
+        check_positions, "positions_beside", lambda side, *rest: POSITIONS[mutation](side, whole(side, *rest))
+    )
     assert_red(subject, backend)
 
 
@@ -130,12 +134,12 @@ def test_mutated_positions_are_seen(
 def test_rows_as_long_as_columns_are_seen(
     layout: str, backend: str, rng: np.random.Generator, monkeypatch: Patch
 ) -> None:
-    subject, whole = subject_of("swin_larger_table", layout, rng), checks.positions_beside
+    subject, whole = subject_of("swin_larger_table", layout, rng), check_positions.positions_beside
 
     def turned(*arguments):
         return {axis: of_rows_as_long_as_columns(place) for axis, place in whole(*arguments).items()}
 
-    monkeypatch.setattr(checks, "positions_beside", turned)
+    monkeypatch.setattr(check_positions, "positions_beside", turned)
     assert_red(subject, backend)
 
 

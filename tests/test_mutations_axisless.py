@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import door
+from relattn import call
 from tests.contract.cases import CASES
 from tests.contract.check import assert_red, check
 from tests.contract.subject import Subject, make_subject
@@ -71,8 +71,8 @@ def test_another_cap_is_seen(
 def test_a_mutated_sink_is_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
 ) -> None:
-    share = door.share
-    monkeypatch.setattr(door, "share", lambda lse, sinks: SINKS[mutation](share, lse, sinks))
+    share = call.share
+    monkeypatch.setattr(call, "share", lambda lse, sinks: SINKS[mutation](share, lse, sinks))
     assert_red(subject_of_more_terms(layout, rng), backend)
 
 
@@ -83,8 +83,8 @@ def test_a_mutated_gradient_of_more_terms_is_seen(
     operand: str, mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
 ) -> None:
     if operand == "sinks":
-        share = door.share
-        monkeypatch.setattr(door, "share", lambda lse, sinks: share(lse, GRADIENTS[mutation](sinks)))
+        share = call.share
+        monkeypatch.setattr(call, "share", lambda lse, sinks: share(lse, GRADIENTS[mutation](sinks)))
     else:
         mutate_problem(monkeypatch, backend, lambda p: p._replace(key_bias=GRADIENTS[mutation](p.key_bias)))
     assert_red(subject_of_more_terms(layout, rng), backend, gradient=operand)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relattn import AlibiBias, OffsetTable, RelativeEmbedding, T5Bias, explain, relative_attention
-from relattn.score.positions import Positions
-from relattn.score.table import add_tables, gather_rows
+from relattn.equation.tables import add_tables, gather_rows
+from relattn.positions.positions import Positions
 from tests import seeds
 
 

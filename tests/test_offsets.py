@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn import AlibiBias, RotaryEmbedding, T5Bias, TransformerXLEmbedding
-from relattn.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
-from relattn.score.position import ContiguousPositions, ExplicitPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
+from relattn.positions.positions import Positions
 from tests.oracle.alibi import slopes as oracle_slopes
 from tests.oracle.rope import Rule
 from tests.oracle.rope import angles as rope_angles

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.offsets import alibi_slopes
+from relattn.positions.offsets import alibi_slopes
 from tests.contract.check import numpy_of
 from tests.contract.tiles import TESTED_BACKENDS
 from tests.oracle import (

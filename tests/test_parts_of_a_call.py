@@ -13,12 +13,12 @@ import relattn
 from relattn.backends.base import MergingBackend
 from relattn.backends.problem_operator import Answers
 from relattn.backends.select import BACKENDS
+from relattn.call import checked, request
+from relattn.checks.positions import places_of
 from relattn.distributed.merge import Merged
 from relattn.distributed.part import part_of, sees
-from relattn.door import checked, request
-from relattn.score.checks import places_of
-from relattn.score.positions import limits
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
+from relattn.positions.positions import limits
 from tests import seeds
 
 B, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 4, 2, 24, 40, 8

@@ -21,7 +21,8 @@ from relattn import (
     explain,
     relative_attention,
 )
-from relattn.arguments import (
+from relattn.checks.positions import check_window, position_of
+from relattn.checks.values import (
     as_finite,
     as_int,
     came,
@@ -33,9 +34,8 @@ from relattn.arguments import (
     check_slopes,
 )
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
-from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
-from relattn.score.checks import check_window, position_of
-from relattn.score.position import ContiguousPositions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
 
 INTEGERS = [np.int64, np.int8, np.uint16, int]
 

@@ -19,9 +19,9 @@ from relattn import (
     relative_attention,
 )
 from relattn.encodings.base import lower
-from relattn.score.places import Places
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.places import Places
+from relattn.positions.positions import Positions
 from tests.contract.calls import assert_equal, gradients
 
 HEADS, LENGTH, WIDTH = 2, 5, 4

@@ -15,10 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from relattn import relative_attention
 from relattn.backends import problem_arguments, problem_operator
 from relattn.backends.tiled import TiledBackend
-from relattn.score.mask import Mask
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
-from relattn.score.problem import Axis, Problem
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Axis, Problem
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests import seeds
 from tests.contract.axes import AXES_CASES, grid_bias, of, on
 from tests.contract.calls import assert_equal, gradients, self_attention

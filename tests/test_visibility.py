@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.score import padding
-from relattn.score.mask import Mask
-from relattn.score.padding import Visibility
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
-from relattn.score.positions import Positions
-from relattn.score.problem import Axis, Problem
+from relattn.equation import visibility
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Axis, Problem
+from relattn.equation.visibility import Visibility
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 
 BATCH, QUERY_HEADS, KEY_HEADS, KEYS = 2, 4, 2, 9
 
@@ -70,7 +72,7 @@ def test_a_mask_of_keys_alone_looks_at_no_pair(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError("pairs were looked at")
 
     monkeypatch.setattr(padding, "_by_blocks", refuse)
-    length = padding.FEW + 1
+    length = visibility.FEW + 1
     positions = Positions(ContiguousPositions(0), ContiguousPositions(0), length, length, torch.device("cpu"), None, 0)
     of_keys = Mask(positions, pairs=torch.ones(BATCH, 1, 1, length, dtype=torch.bool))
     Visibility.of(of_keys, BATCH, KEY_HEADS)

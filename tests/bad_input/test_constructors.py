@@ -19,7 +19,7 @@ from relattn import (
     T5Bias,
     TransformerXLEmbedding,
 )
-from relattn.score.position import ContiguousPositions
+from relattn.positions.contiguous import ContiguousPositions
 from tests.bad_input.refusal import refused
 
 NAN, INF = float("nan"), float("inf")

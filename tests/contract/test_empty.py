@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import relattn
-from relattn.score.positions import Positions
+from relattn.positions.positions import Positions
 from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject

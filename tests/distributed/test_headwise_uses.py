@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 import relattn
 from relattn.distributed import HeadwiseParallel, plan
 from relattn.nn import KVCache
-from relattn.score.positions import Positions
+from relattn.positions.positions import Positions
 from tests import seeds
 from tests.distributed.ranks import Ranks
 from tests.distributed.split_heads import HEADS, LENGTH, WIDTH, assert_close, made, mesh, whole

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 import relattn
-from relattn.catalogue import CATALOGUE
+from relattn.encodings.catalogue import CATALOGUE
 from tests.documents.commands import OPTIONS, is_command, refusal
 from tests.documents.page import ROOT
 from tests.documents.vocabulary import CONSTANTS, FILES, known, known_methods, public, words

@@ -14,7 +14,7 @@ from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import ENCODINGS
 from relattn.lab.model import LabModel
-from relattn.offsets import sinusoids
+from relattn.positions.offsets import sinusoids
 from tests import seeds
 from tests.lab.small import config, model, tokens
 

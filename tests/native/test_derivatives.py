@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relattn import UnsupportedError, relative_attention
-from relattn.backends.philox import kept_pairs
+from relattn.equation.philox import kept_pairs
 from tests.contract.axes import AXES_CASES
 from tests.contract.cases import CASES
 from tests.contract.check import gradients_of, numpy_of, sum_lengths

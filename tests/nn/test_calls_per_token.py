@@ -25,10 +25,10 @@ from relattn import (
     T5Bias,
     TransformerXLEmbedding,
 )
+from relattn.checks.positions import check_window, position_of
+from relattn.checks.terms import check_terms
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
-from relattn.score.check_terms import check_terms
-from relattn.score.checks import check_window, position_of
-from relattn.score.positions import Positions, limits
+from relattn.positions.positions import Positions, limits
 
 HEADS, WIDTH, PROMPT, BATCH = 2, 8, 5, 2
 COUNTED: dict[str, Callable[..., Any]] = {

@@ -17,7 +17,7 @@ from rotary_embedding_torch import RotaryEmbedding as TheirRotary
 from torch import Tensor
 
 from relattn import RotaryEmbedding, relative_attention
-from relattn.score.position import ContiguousPositions
+from relattn.positions.contiguous import ContiguousPositions
 from tests.oracle.budget import EPS
 from tests.oracle.rope import rotate
 from tests.peers.compare import assert_same_numbers, longest_sum

@@ -26,8 +26,8 @@ from transformers.models.phi3 import modeling_phi3 as phi3
 
 from relattn import RotaryEmbedding, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.peers.compare import assert_same_numbers, longest_sum
 
 pytest_plugins = ["tests.contract.fresh"]

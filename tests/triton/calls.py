@@ -8,8 +8,8 @@ import torch
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
-from relattn.score.position import ExplicitPositions
-from relattn.score.problem import TABLES, Part
+from relattn.equation.problem import TABLES, Part
+from relattn.positions.explicit import ExplicitPositions
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that a program may have, by compute capability: CUDA's programming guide, "Technical Specifications"."""

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.backends.philox import factors_of
 from relattn.backends.select import BACKENDS
-from relattn.door import checked, request
-from relattn.score.checks import places_of
-from relattn.score.positions import limits
-from relattn.score.problem import Part, Problem
+from relattn.call import checked, request
+from relattn.checks.positions import places_of
+from relattn.equation.philox import factors_of
+from relattn.equation.problem import Part, Problem
+from relattn.positions.positions import limits
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting

@@ -16,9 +16,10 @@ from torch import Tensor
 from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import Call, ListedAxis, Table
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions, ExplicitPositions
-from relattn.score.problem import Part
+from relattn.equation.problem import Part
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
 from tests.oracle.budget import EPS, REFUSAL_CHANCE, assert_within_budget, max_error
 from tests.oracle.philox import dropout_factors
 from tests.triton import everywhere

@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from relattn import ShawEmbedding, T5Bias, relative_attention
+from relattn.api import request_of
 from relattn.backends import problem_operator
 from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.lowering import call_of as call_of_problem
-from relattn.functional import request_of
 from tests.contract.axes import AXES_CASES
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES

@@ -11,7 +11,9 @@ tl = triton.language
 
 from relattn import GridPositions, grid  # noqa: E402
 from relattn.backends.triton.positions import Divisor, Side, divisor_of, positions_of, side_of  # noqa: E402
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position  # noqa: E402
+from relattn.positions.contiguous import ContiguousPositions  # noqa: E402
+from relattn.positions.explicit import ExplicitPositions  # noqa: E402
+from relattn.positions.position import Position  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 
 CPU = torch.device("cpu")

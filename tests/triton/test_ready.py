@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 from tests.triton.calls import BATCH, meta_axis, meta_call, numbers
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -25,8 +25,8 @@ from relattn.backends.triton import decoding, ready
 from relattn.backends.triton.bundles import Rows
 from relattn.backends.triton.call import ListedAxis
 from relattn.backends.triton.opened import opened
-from relattn.score.digits import grid
-from relattn.score.position import ContiguousPositions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import grid
 
 NUMBERS = torch.zeros(64, dtype=torch.float32)
 ARGUMENTS: dict[str, Any] = {

@@ -15,7 +15,7 @@ from relattn.backends.triton.inputs import inputs  # noqa: E402
 from relattn.backends.triton.masks import key_tiles, query_tiles  # noqa: E402
 from relattn.backends.triton.starts import started  # noqa: E402
 from relattn.backends.triton.stretches import AFTER, BEFORE, WITHIN, keys_of, queries_of  # noqa: E402
-from relattn.score.problem import TABLES  # noqa: E402
+from relattn.equation.problem import TABLES  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 from tests.triton.calls import meta_call  # noqa: E402
 

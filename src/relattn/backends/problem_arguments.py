@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.score.digits import GridPositions
-from relattn.score.mask import Mask
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position, as_tensor
-from relattn.score.positions import Positions
-from relattn.score.problem import TABLES, Axis, Part, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.mask import Mask
+from relattn.equation.problem import TABLES, Axis, Part, Problem
+from relattn.equation.tables import OffsetTable
+from relattn.positions.contiguous import ContiguousPositions, as_tensor
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.autocast import without_autocast
 from relattn.backends.operators import refusal, refuse_double_backward, refuse_onnx, refuse_vmap
 from relattn.backends.problem_arguments import (
     ARGUMENTS,
@@ -31,8 +30,9 @@ from relattn.backends.problem_arguments import (
     tensors_of,
     with_tensors,
 )
+from relattn.checks.autocast import without_autocast
+from relattn.equation.problem import Problem
 from relattn.interception import is_batched, is_intercepted
-from relattn.score.problem import Problem
 
 
 class Forward(NamedTuple):

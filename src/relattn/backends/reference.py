@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn.backends.operators import reasons_of_dropout
-from relattn.score.padding import Visibility
-from relattn.score.problem import Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.problem import Problem
+from relattn.equation.tables import OffsetTable
+from relattn.equation.visibility import Visibility
 
 
 class ReferenceBackend:

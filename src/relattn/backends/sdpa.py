@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn.backends.operators import NO_FORWARD_MODE, reasons_of_dropout
+from relattn.equation.problem import Problem
 from relattn.interception import in_forward_mode
-from relattn.score.certainty import statically_true
-from relattn.score.problem import Problem
+from relattn.positions.certainty import statically_true
 
 
 class SdpaBackend:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from relattn.arguments import check_choice
 from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
 from relattn.backends.native import NativeBackend
@@ -19,10 +18,11 @@ from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.slow_place import warn_of_a_slow_place
+from relattn.checks.values import check_choice
+from relattn.equation.problem import Problem
 from relattn.errors import UnsupportedError
 from relattn.interception import are_plain, is_compiled, is_intercepted
-from relattn.score.certainty import statically_true
-from relattn.score.problem import Problem
+from relattn.positions.certainty import statically_true
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from relattn.bench.on_axes import encoding_of, places_of
 from relattn.bench.workload import Workload
-from relattn.catalogue import CATALOGUE, Layer
-from relattn.encodings import RelativeEncoding
-from relattn.encodings.base import EncodingSum, lower
-from relattn.score.places import Places
-from relattn.score.position import ContiguousPositions, PositionLike
-from relattn.score.positions import SEQUENCE, Positions, limits
-from relattn.score.problem import TABLES
-from relattn.score.terms import ScoreTerms
+from relattn.encodings.base import EncodingSum, RelativeEncoding, lower
+from relattn.encodings.catalogue import CATALOGUE, Layer
+from relattn.equation.problem import TABLES
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.places import Places
+from relattn.positions.position import PositionLike
+from relattn.positions.positions import SEQUENCE, Positions, limits
 
 ROOM = 64
 """The number of further positions for which a decoder's cache has memory."""

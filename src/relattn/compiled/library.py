@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from relattn.arguments import check_choice
+from relattn.checks.values import check_choice
 from relattn.compiled.sources import digest
 
 FILE = Path(__file__).with_name("_kernels.so")

@@ -8,10 +8,10 @@ from typing import Literal
 from relattn.distributed import traffic
 from relattn.distributed.lowering import Call
 from relattn.distributed.traffic import Traffic
+from relattn.equation.tables import wide
 from relattn.errors import UnsupportedError
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import SEQUENCE
-from relattn.score.table import wide
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import SEQUENCE
 
 Rotate = Literal["ring", "all_gather", "ulysses"]
 ROTATES: tuple[Rotate, ...] = ("ring", "all_gather", "ulysses")

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.call import Request
 from relattn.distributed.lowering import Call, Gathered, lowered_over_all
 from relattn.distributed.part import part_of
-from relattn.door import Request
-from relattn.score.problem import Axis, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.problem import Axis, Problem
+from relattn.equation.tables import OffsetTable
 
 Answer = tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.score.key_bias import lowered
-from relattn.score.position import ContiguousPositions
-from relattn.score.problem import Axis, Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import Axis, Problem
+from relattn.positions.contiguous import ContiguousPositions
 
 
 def part_of(

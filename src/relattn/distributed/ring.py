@@ -13,15 +13,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relattn.autocast import without_autocast
 from relattn.backends.problem_arguments import flat, named, tensors_of
 from relattn.backends.problem_operator import Answers
+from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout
 from relattn.distributed.merge import Merged, merging
 from relattn.distributed.ring_backward import Backward
 from relattn.distributed.rounds import Ring, given_in, moved, part
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
 
 
 def attend(

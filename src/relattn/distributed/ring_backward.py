@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relattn.autocast import without_autocast
 from relattn.backends.problem_operator import Answers
+from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Passing
 from relattn.distributed.rounds import CHUNK, Meeting, Ring, given_in, moved, part
 from relattn.distributed.sums import Sums, zeros_like

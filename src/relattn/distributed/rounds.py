@@ -18,8 +18,8 @@ from relattn.backends.problem_arguments import problem_of, tensors_of, with_tens
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces
 from relattn.distributed.part import part_of, sees
-from relattn.score.key_bias import lowered
-from relattn.score.problem import Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import Problem
 
 CHUNK = ("key", "value")
 """The tensors that travel."""

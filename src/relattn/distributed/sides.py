@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relattn.checks.positions import position_of, positions_beside, sequence_and_others
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, Piece
 from relattn.distributed.parts import ordered
 from relattn.errors import UnsupportedError
-from relattn.score.checks import position_of, positions_beside, sequence_and_others
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
-from relattn.score.positions import SEQUENCE
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import SEQUENCE
 
 
 @dataclass(frozen=True)

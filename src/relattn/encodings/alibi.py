@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_size, check_slopes
+from relattn.checks.terms import check_kind
+from relattn.checks.values import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.constants import FEW, MOST, lru_tensor_cache
-from relattn.offsets import alibi_slopes
-from relattn.score.check_terms import check_kind
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.offsets import alibi_slopes
+from relattn.positions.positions import Positions, Span
 
 
 class AlibiBias(RelativeEncoding):

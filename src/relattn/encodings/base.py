@@ -13,17 +13,17 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import kind_of
-from relattn.autocast import without_autocast
+from relattn.checks.autocast import without_autocast
+from relattn.checks.dtensors import is_dtensor, outliving, refuse_spread
+from relattn.checks.tensors import shape
+from relattn.checks.terms import check_terms, more_rows
+from relattn.checks.values import kind_of
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.score.certainty import statically_true
-from relattn.score.check_terms import check_terms, more_rows
-from relattn.score.checks import shape
-from relattn.score.places import Places
-from relattn.score.position import Position
-from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.terms import ScoreTerms
-from relattn.spread import is_dtensor, outliving, refuse_spread
+from relattn.positions.certainty import statically_true
+from relattn.positions.places import Places
+from relattn.positions.position import Position
+from relattn.positions.positions import SEQUENCE, Positions
 
 ON_SEQUENCE = (SEQUENCE,)
 Arguments = ParamSpec("Arguments")

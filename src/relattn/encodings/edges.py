@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from relattn.interception import constant_in_graphs, is_intercepted
-from relattn.offsets import log_edges
+from relattn.positions.offsets import log_edges
 
 
 def edges_reached(

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import as_int, came, check_choice, check_size
+from relattn.checks.terms import check_kind
+from relattn.checks.values import as_int, came, check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_axes, check_heads, check_sizes
-from relattn.score.check_terms import check_kind
-from relattn.score.places import JointPositions
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.places import JointPositions
+from relattn.positions.positions import Positions, Span
 
 YX = ("y", "x")
 CLASS_ROWS = 3

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_choice, check_size
+from relattn.checks.terms import check_kind
+from relattn.checks.values import check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.constants import FEW, lru_tensor_cache
-from relattn.score.check_terms import check_kind
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable, wide
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable, wide
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 LEAST = 0.01
 """In the authors' code no parameter falls below this number."""

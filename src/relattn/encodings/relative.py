@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import check_choice, check_flag, check_size
+from relattn.checks.values import check_choice, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
-from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.table import Beyond, OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import Beyond, OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import SEQUENCE, Positions
 
 
 class RelativeEmbedding(RelativeEncoding):

@@ -9,18 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.arguments import check_base, check_flag, check_size
+from relattn.checks.tensors import shape
+from relattn.checks.values import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes
+from relattn.encodings.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.encodings.rotation import rotated
 from relattn.encodings.turns import Turns
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
-from relattn.score.checks import shape
-from relattn.score.places import JointPositions
-from relattn.score.position import Position
-from relattn.score.positions import Positions
-from relattn.score.terms import ScoreTerms
+from relattn.positions.places import JointPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 
 
 class RotaryEmbedding(RelativeEncoding):

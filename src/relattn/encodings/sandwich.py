@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.arguments import check_size
+from relattn.checks.values import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads
 from relattn.encodings.constants import FEW, lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 
 class SandwichBias(RelativeEncoding):

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_size
+from relattn.checks.values import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.constants import lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 
 class TransformerXLEmbedding(RelativeEncoding):

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from relattn.encodings.constants import FEW, lru_tensor_cache
 from relattn.encodings.frequencies import rope_frequencies
+from relattn.encodings.rope_scaling import BY_LENGTH
 from relattn.interception import is_compiled
-from relattn.rope_scaling import BY_LENGTH
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 
 class Turns(NamedTuple):

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.masks import MaskStructure
-from relattn.score.digits import GridPositions
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions
 
 FRAMES = "frames"
 """The axis of relative positions, if the sequence counts chunks."""

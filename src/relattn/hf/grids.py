@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.encodings.grid import YX, joint_bias
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.masks import MaskStructure
-from relattn.score.digits import GridPositions, grid
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions, grid
 
 
 def grid_terms(bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> ScoreTerms:

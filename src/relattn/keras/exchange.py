@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relattn import keras as layers
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.errors import UnsupportedError
 from relattn.keras.installed import keras, ops
 

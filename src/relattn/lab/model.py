@@ -17,7 +17,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from relattn import GridPositions
-from relattn.catalogue import CATALOGUE, Layer
+from relattn.encodings.catalogue import CATALOGUE, Layer
 from relattn.errors import ShapeError
 from relattn.lab.cache import CACHE, LabCache
 from relattn.lab.config import LabConfig
@@ -26,7 +26,7 @@ from relattn.lab.voices.pieces import VOICES
 from relattn.lab.voices.places import places_of
 from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.offsets import inverse_frequencies
+from relattn.positions.offsets import inverse_frequencies
 from relattn.support.files import write_text
 
 

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from relattn.arguments import check_size
+from relattn.checks.positions import position_of, positions_beside, sequence_and_others, side_of
+from relattn.checks.values import check_size
 from relattn.nn.cache_checks import (
     check_beside,
     check_copied,
@@ -23,9 +24,10 @@ from relattn.nn.cache_checks import (
 from relattn.nn.growing import Growing
 from relattn.nn.kept_places import KeptPlaces
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.checks import position_of, positions_beside, sequence_and_others, side_of
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position, PositionsLike
-from relattn.score.positions import SEQUENCE
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.position import Position, PositionsLike
+from relattn.positions.positions import SEQUENCE
 
 KEY_AXIS, POSITION_AXIS = 2, 1
 LEFT_BEHIND = ("kept_rows", "_layer", "_encoding")

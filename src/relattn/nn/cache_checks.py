@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Int64
 from torch import Tensor
 
-from relattn.arguments import kind_of
+from relattn.checks.tensors import INTEGER_DTYPES, check_float, has_shape, shape
+from relattn.checks.values import kind_of
 from relattn.errors import ShapeError
-from relattn.score.checks import INTEGER_DTYPES, check_float, has_shape, shape
 
 
 def check_keys_and_values(key: Tensor, value: Tensor) -> None:

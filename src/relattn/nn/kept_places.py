@@ -10,8 +10,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from relattn.nn.growing import Growing
-from relattn.score.digits import GridPositions
-from relattn.score.position import ExplicitPositions, Position
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 POSITION_AXIS = 1
 

@@ -11,23 +11,25 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from relattn import door
-from relattn.arguments import check_flag, kind_of
-from relattn.autocast import is_autocast
-from relattn.door import AttentionMask, Segments
+from relattn.api import request_of
+from relattn.call import AttentionMask, Segments, checked, request
+from relattn.checks.autocast import is_autocast
+from relattn.checks.dtensors import check_split_alike, outliving
+from relattn.checks.positions import check_window, places_beside, side_of
+from relattn.checks.tensors import PADDED, check_float, check_layout, shape
+from relattn.checks.values import check_flag, kind_of
 from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.equation.problem import Part
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.functional import request_of
 from relattn.interception import refuse_trace
 from relattn.nn.cache import KVCache
 from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
-from relattn.score.checks import PADDED, check_float, check_layout, check_window, places_beside, shape, side_of
-from relattn.score.places import Places
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position, PositionsLike
-from relattn.score.positions import SEQUENCE, Positions, Window, limits
-from relattn.score.problem import Part
-from relattn.spread import check_split_alike, outliving
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.places import Places
+from relattn.positions.position import Position, PositionsLike
+from relattn.positions.positions import SEQUENCE, Positions, Window, limits
 
 
 class ProjectedAttention(nn.Module):
@@ -124,8 +126,8 @@ class ProjectedAttention(nn.Module):
                 places = self._placed(cache, query, q, query_position, within)
                 keys, values = cache.keys, cache.values
                 assert keys is not None and values is not None
-                output, _ = door.request(
-                    *door.checked(q, keys, values, enable_gqa), places, encoding=self.encoding,
+                output, _ = request(
+                    *checked(q, keys, values, enable_gqa), places, encoding=self.encoding,
                     keys_are_prepared=True, attn_mask=held_attn_mask(attn_mask, cache),
                     key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
                     key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.score.digits import GridPositions, grid
-from relattn.score.problem import Part
+from relattn.equation.problem import Part
+from relattn.positions.grid import GridPositions, grid
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
-from relattn.score.position import ExplicitPositions
+from relattn.positions.explicit import ExplicitPositions
 from tests.triton import test_kernels
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call, random_cotangents
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
-from relattn.backends.philox import factors_of
+from relattn.equation.key_bias import lowered
+from relattn.equation.philox import factors_of
+from relattn.equation.problem import Problem
+from relattn.equation.sinks import share
+from relattn.equation.tables import OffsetTable
+from relattn.equation.visibility import Visibility, with_zeros, within_reach
 from relattn.interception import under_torch_func
-from relattn.score.key_bias import lowered
-from relattn.score.padding import Visibility, with_zeros, within_reach
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
-from relattn.score.sinks import share
-from relattn.score.table import OffsetTable
+from relattn.positions.positions import Positions
 
 KEYS_AT_ONCE = 128
 """The number of keys per strip of relative queries where there are few queries.

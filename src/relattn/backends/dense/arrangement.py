@@ -15,10 +15,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from relattn.backends.dense.boxes import InBoxes
-from relattn.backends.skew import strided_strip, strided_view, sum_columns
+from relattn.backends.dense.skew import strided_strip, strided_view
+from relattn.backends.sums import sum_columns
+from relattn.equation.tables import OffsetTable
 from relattn.interception import in_forward_mode, under_torch_func
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
+from relattn.positions.positions import Positions
 
 
 class Arrangement(Protocol):

@@ -1,6 +1,6 @@
 """Strips and pairs where positions are linear in digits: grids, read and written through one stride per digit.
 
-In boxes (`relattn.score.boxes`) a pair's column in the strip is linear in the digits of its row a and its column c:
+In boxes (`relattn.positions.boxes`) a pair's column in the strip is linear in the digits of its row a and its column c:
 
     index(a, c) = shift + position_c - position_a + steps_c . c - steps_a . a
 
@@ -17,12 +17,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.backends.apart import apart
-from relattn.score.boxes import Box, boxes, units
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
+from relattn.backends.sums import apart
+from relattn.equation.tables import OffsetTable
+from relattn.positions.boxes import Box, boxes, units
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.positions import Positions
 
 BLOCK = 2**20
 """The numbers of a bias that are written out at a time: their rows are reversed, and strides cannot be negative."""

@@ -10,12 +10,12 @@ from torch import Tensor
 from relattn.backends.native.inputs import MOST_AXES
 from relattn.backends.native.operator import gradients, part, run
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.compiled.library import Kernels, kernels
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 from relattn.interception import constant_in_graphs
-from relattn.score.certainty import statically_true
-from relattn.score.problem import Problem
+from relattn.positions.certainty import statically_true
 
 MOST_ROWS_OF_LISTS = 2**31 - 1
 """The kernels hold the row of a pair of explicit positions as an int32 (kernels/lookup.h)."""

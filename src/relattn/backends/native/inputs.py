@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.score.digits import GridPositions
-from relattn.score.key_bias import lowered
-from relattn.score.padding import Visibility
-from relattn.score.position import Position
-from relattn.score.problem import Axis, Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import Axis, Problem
+from relattn.equation.visibility import Visibility
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 LANES = 16
 """Floats in the widest vector: the kernels read rows whose length is a multiple of it."""
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
     LANES. `of_few` leaves widths as they are, and keys and values in half precision if both have the same. key_bias a
-    [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
+    [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `equation.key_bias.lowered`.
     """
 
     query: Tensor

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from relattn.backends.native.inputs import HELD, MOST_AXES, AxisInputs, Inputs
-from relattn.score.positions import Positions
-from relattn.score.problem import Axis, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.problem import Axis, Problem
+from relattn.equation.tables import OffsetTable
+from relattn.positions.positions import Positions
 
 FAR = 2**63 // 4
 """A number beyond every offset: for the kernels it means no limit."""

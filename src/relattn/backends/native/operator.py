@@ -12,12 +12,12 @@ from torch import Tensor
 from relattn.backends.dense import DenseBackend
 from relattn.backends.native.inputs import Inputs, as_floats, rows_of
 from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.compiled.library import Kernels, kernels
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 from relattn.errors import UnsupportedError
-from relattn.score.problem import Problem
 
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 """The dtype and device of the kernels' outputs, for all defaults of torch."""

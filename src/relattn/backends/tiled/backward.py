@@ -26,8 +26,8 @@ from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Call, Group, QueryTile
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
-from relattn.score.mask import tile_of
-from relattn.score.problem import Problem
+from relattn.equation.mask import tile_of
+from relattn.equation.problem import Problem
 
 
 def backward(

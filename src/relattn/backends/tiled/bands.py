@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.backends.skew import sum_columns
+from relattn.backends.sums import sum_columns
 from relattn.backends.tiled.scratch import Scratch
-from relattn.score.boxes import Box, boxes
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions
-from relattn.score.table import OffsetTable
+from relattn.equation.tables import OffsetTable
+from relattn.positions.boxes import Box, boxes
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import GridPositions
 
 ALIGNED = 16
 """Strips are a multiple of this many numbers wide: a matrix product into rows of any other width is slower."""

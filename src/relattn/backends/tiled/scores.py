@@ -26,12 +26,12 @@ from relattn.backends.tiled.make_band import in_boxes, make_band
 from relattn.backends.tiled.scratch import Scratch
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
-from relattn.score.key_bias import lowered
-from relattn.score.mask import Mask
-from relattn.score.padding import Visibility, with_zeros
-from relattn.score.position import ExplicitPositions
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Problem
+from relattn.equation.visibility import Visibility, with_zeros
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.positions import Positions
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from relattn.backends.tiled.sizes import TileSizes
-from relattn.score.boxes import units
-from relattn.score.digits import GridPositions
-from relattn.score.mask import all_of
-from relattn.score.position import Position
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.equation.mask import all_of
+from relattn.equation.problem import Problem
+from relattn.positions.boxes import units
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 
 
 class Heads(NamedTuple):

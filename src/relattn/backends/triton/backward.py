@@ -38,7 +38,7 @@ from relattn.backends.triton.owned_sums import launch_sums
 from relattn.backends.triton.queries import queries_kernel
 from relattn.backends.triton.sizes import architecture_of, launch
 from relattn.backends.triton.tables import sums_of_tables, table_gradient, tables_to_sum
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 
 
 def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._fields) -> Gradients:

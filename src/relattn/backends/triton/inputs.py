@@ -14,7 +14,7 @@ from relattn.backends.triton.bundles import Band, Inputs, Listed, ListedTable, L
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
 from relattn.backends.triton.dropout import dropout_of
 from relattn.backends.triton.positions import side_of
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 
 
 def inputs(call: Call, wanted: Collection[str] = ()) -> Inputs:

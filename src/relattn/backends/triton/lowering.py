@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from relattn.backends.triton.call import Call, ListedAxis, Table
-from relattn.score.key_bias import lowered
-from relattn.score.problem import TABLES, Axis, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import TABLES, Axis, Problem
+from relattn.equation.tables import OffsetTable
 
 
 def call_of(problem: Problem, seed: Tensor | None) -> Call:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.lowering import call_of
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
-from relattn.score.problem import Problem
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:

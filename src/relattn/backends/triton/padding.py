@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.triton.call import Call
-from relattn.score.mask import Mask
-from relattn.score.padding import Visibility, keys_in_reach, with_zeros
-from relattn.score.position import ContiguousPositions
-from relattn.score.positions import Positions
+from relattn.equation.mask import Mask
+from relattn.equation.visibility import Visibility, keys_in_reach, with_zeros
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 
 
 def without_padding(call: Call) -> Call:

@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions, Position
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 
 class Divisor(NamedTuple):

@@ -11,9 +11,9 @@ import torch
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import FARTHEST, WIDEST, farthest_offset, farthest_row
+from relattn.equation.problem import Axis, Problem
 from relattn.interception import constant_in_graphs
-from relattn.score.certainty import statically_true
-from relattn.score.problem import Axis, Problem
+from relattn.positions.certainty import statically_true
 
 TRIED = ("3.7", "3.8", "3.9")
 """The versions of Triton that the kernels were tried with. 3.6 does not compile them. `ready.py` asks a function of

@@ -6,10 +6,10 @@ import warnings
 from functools import cache
 
 from relattn.backends.triton import reasons
+from relattn.equation.problem import Problem
 from relattn.errors import RelattnWarning
 from relattn.interception import constant_in_graphs
-from relattn.score.certainty import statically_true
-from relattn.score.problem import Problem
+from relattn.positions.certainty import statically_true
 
 MANY_PAIRS = 2**20
 

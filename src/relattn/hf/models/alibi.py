@@ -17,13 +17,13 @@ from transformers.models.falcon.modeling_falcon import (
 )
 from transformers.models.mpt.modeling_mpt import MptAttention, MptBlock
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import add_to_scores, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole import WholeModel
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class RelattnBloomAttention(Replacement, BloomAttention):

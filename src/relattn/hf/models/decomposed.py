@@ -13,13 +13,13 @@ from transformers.models.sam_hq.modeling_sam_hq import SamHQVisionAttention, Sam
 from transformers.models.seggpt.modeling_seggpt import SegGptAttention
 from transformers.models.vitdet.modeling_vitdet import VitDetAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.grids import on_grid
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.recording import recording
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class SamAttention(Replacement):

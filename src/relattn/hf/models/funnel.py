@@ -14,13 +14,13 @@ from transformers.models.funnel.modeling_funnel import (
     FunnelRelMultiheadAttention,
 )
 
+from relattn.equation.tables import OffsetTable, wide
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.digits import GridPositions
-from relattn.score.table import OffsetTable, wide
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions
 
 KINDS = 3
 """The segments 0, 1 and 2; 2, the class token's, counts as each of them."""

@@ -12,11 +12,11 @@ from transformers.models.granite_speech.modeling_granite_speech import GraniteSp
 from transformers.models.granite_speech5.modeling_granite_speech5 import GraniteSpeech5EncoderAttention
 from transformers.models.granite_speech_plus.modeling_granite_speech_plus import GraniteSpeechPlusConformerAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class _ConformerAttention(Replacement):

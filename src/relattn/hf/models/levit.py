@@ -12,14 +12,14 @@ from torch import Tensor
 from transformers.models.levit.modeling_levit import LevitAttention, LevitAttentionSubsample
 
 from relattn.encodings.grid import YX
+from relattn.equation.tables import OffsetTable, gather_rows
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.grids import places
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.digits import GridPositions
-from relattn.score.table import OffsetTable, gather_rows
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions
 
 LEAST = 65
 """From this many keys on modules are changed. Time of the replacement / the original, forward and training step, one

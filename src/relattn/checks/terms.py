@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from relattn.checks.dtensors import heads_elsewhere, is_dtensor, refuse_spread
+from relattn.checks.tensors import heads_after_length, shape
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError
-from relattn.score.checks import heads_after_length, shape
-from relattn.score.position import as_tensor
-from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
-from relattn.spread import heads_elsewhere, is_dtensor, refuse_spread
+from relattn.positions.contiguous import as_tensor
+from relattn.positions.positions import SEQUENCE, Positions
 
 
 def more_rows(table: str, positions: Positions) -> tuple[str, str]:

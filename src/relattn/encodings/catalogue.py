@@ -11,21 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relattn.encodings import (
-    AlibiBias,
-    DisentangledEmbedding,
-    KerpleBias,
-    KeyQueryEmbedding,
-    RelativeEmbedding,
-    RotaryEmbedding,
-    SandwichBias,
-    ShawEmbedding,
-    T5Bias,
-    TransformerXLEmbedding,
-)
+from relattn.encodings.alibi import AlibiBias
 from relattn.encodings.base import EncodingSum, RelativeEncoding
-from relattn.score.positions import SEQUENCE
-from relattn.score.table import Beyond
+from relattn.encodings.disentangled import DisentangledEmbedding
+from relattn.encodings.kerple import KerpleBias
+from relattn.encodings.key_query import KeyQueryEmbedding
+from relattn.encodings.relative import RelativeEmbedding
+from relattn.encodings.rotary import RotaryEmbedding
+from relattn.encodings.sandwich import SandwichBias
+from relattn.encodings.shaw import ShawEmbedding
+from relattn.encodings.t5 import T5Bias
+from relattn.encodings.transformer_xl import TransformerXLEmbedding
+from relattn.equation.tables import Beyond
+from relattn.positions.positions import SEQUENCE
 
 SHAW_DISTANCE = 16
 """The clip distance of Shaw et al. 2018 in their base model (section 4.1)."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from relattn.arguments import check_choice, check_flag, check_positive
+from relattn.checks.values import check_choice, check_flag, check_positive
 
 # For each rope_type: the keys that a scaling must have, and those that it may have, with their defaults.
 ROPE_SCALINGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {

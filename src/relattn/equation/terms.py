@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
+from relattn.equation.problem import TABLES
+from relattn.equation.tables import OffsetTable, add_tables, join_tables
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.score.problem import TABLES
-from relattn.score.table import OffsetTable, add_tables, join_tables
 
 NO_AXES: Mapping[tuple[str, ...], ScoreTerms] = {}  # no MappingProxyType: torch.compile takes an empty one for true
 

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.arguments import kind_of
+from relattn.checks.tensors import check_float, check_layout, has_shape, heads_after_length, shape
+from relattn.checks.values import kind_of
 from relattn.errors import ShapeError
-from relattn.score.checks import check_float, check_layout, has_shape, heads_after_length, shape
 
 
 def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:

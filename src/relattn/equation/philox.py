@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
 
 LOW = 2**32 - 1
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57

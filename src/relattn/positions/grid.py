@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from relattn.arguments import as_int, came, check_size
+from relattn.checks.values import as_int, came, check_size
 
 GRID_AXES = ("t", "y", "x")
 """The names of a grid's axes, from the right."""

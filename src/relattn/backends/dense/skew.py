@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
-from relattn.score.table import gather_rows
+from relattn.equation.tables import gather_rows
 
 
 def gather(
@@ -103,17 +103,3 @@ def strided_strip(weights: Float[Tensor, "*n Lq Lk"], width: int) -> Float[Tenso
         return weights if width == key_length else F.pad(weights, (0, width - key_length))
     rows = F.pad(weights, (0, width - 1 - key_length)).flatten(-2)
     return F.pad(rows, (query_length - 1, 1)).unflatten(-1, (query_length, width))
-
-
-def sum_columns(
-    weights: Float[Tensor, "*n L Lk"], index: Int64[Tensor, "*n L Lk"], count: int
-) -> Float[Tensor, "*n L count"]:
-    """strip[a, r] = the sum of weights[a, c] over the c with index[a, c] = r, in a fixed order: not differentiable."""
-    strip = weights.new_zeros(*weights.shape[:-1], count)
-    if weights.device.type == "cpu":  # one thread goes along a row
-        return strip.scatter_add_(-1, index, weights)
-    # Elsewhere scatter_add is made of atomics; an accumulating index_put sorts its indices first.
-    rows = torch.arange(strip.numel() // count, device=index.device).unsqueeze(-1)
-    width = index.shape[-1]
-    places = (rows.expand(-1, width), index.reshape(-1, width))
-    return strip.view(-1, count).index_put_(places, weights.reshape(-1, width), accumulate=True).view_as(strip)

@@ -11,11 +11,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from relattn.errors import UnsupportedError
-from relattn.interception import is_exporting, is_intercepted
-from relattn.score.certainty import are_fixed, statically_true
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position, counted
-from relattn.score.table import OffsetTable
+from relattn.interception import is_exporting
+from relattn.positions.certainty import statically_true
+from relattn.positions.contiguous import ContiguousPositions, consecutive
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 SEQUENCE = "sequence"
 """The axis that every call has. Only this axis decides causality and window."""
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
     def offsets(self, device: torch.device) -> Int64[Tensor, "count"]:
         """Every offset of the span, ascending."""
-        return counted(self.first, self.count, device)
+        return consecutive(self.first, self.count, device)
 
 
 class RowMemo(Protocol):
@@ -224,26 +224,6 @@ class Positions:
             return whole
         first, last = min(max(first, -furthest), furthest), min(max(last, -furthest), furthest)
         return Span(first, last - first + 1)
-
-    def rows_met(self, table: OffsetTable) -> OffsetTable:
-        """The table, a view without the rows on either side that no visible pair meets.
-
-        Nothing waits for it: a start that is a tensor, positions on a GPU and those in a graph are not read. Nor does a
-        graph compare the lengths that it leaves open.
-        """
-        if isinstance(self.origin, Tensor):
-            return table
-        numbers = self.origin, self.query_length, self.key_length, self.lowest, self.highest
-        if torch.compiler.is_compiling() and not are_fixed(*numbers):
-            return table
-        if self.origin is None:
-            given = (side.positions for side in (self.query, self.key) if isinstance(side, ExplicitPositions))
-            longer = table.num_rows >= self.query_length + self.key_length
-            if not longer or self.prefix_tokens != (0, 0) or self.device.type != "cpu" or is_intercepted(given):
-                return table
-        first, last = self.visible
-        assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
-        return table.narrowed(first, max(last - first + 1, 1))
 
     def rows(
         self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]], span: Span

@@ -1,4 +1,4 @@
-"""The door: a call of attention is checked, placed and lowered once, and written down as a `Request`."""
+"""A call of attention is checked, placed and lowered once, and written down as a `Request`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn.arguments import check_flag, check_probability, check_scale, check_softcap, kind_of
-from relattn.autocast import narrowed, without_autocast
 from relattn.backends.base import Backend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
+from relattn.checks.autocast import narrowed, without_autocast
+from relattn.checks.dtensors import refuse_context_parallel
+from relattn.checks.tensors import check_attn_mask, check_key_mask, check_segments, check_tensors
+from relattn.checks.terms import check_term_axes
+from relattn.checks.values import check_flag, check_probability, check_scale, check_softcap, kind_of
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms, prepare
+from relattn.equation.key_bias import check_key_bias
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Axis, Part, Problem
+from relattn.equation.sinks import check_sinks, share
+from relattn.equation.terms import ScoreTerms
 from relattn.interception import HAS_GRAPHS, refuse_graph, refuse_trace
-from relattn.score import checks
-from relattn.score.check_terms import check_term_axes
-from relattn.score.key_bias import check_key_bias
-from relattn.score.mask import Mask
-from relattn.score.places import Places
-from relattn.score.positions import SEQUENCE
-from relattn.score.problem import Axis, Part, Problem
-from relattn.score.sinks import check_sinks, share
-from relattn.score.terms import ScoreTerms
-from relattn.spread import refuse_context_parallel
+from relattn.positions.places import Places
+from relattn.positions.positions import SEQUENCE
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
 NOTHING = ScoreTerms()
@@ -78,7 +78,7 @@ def checked(
     """q, k and v, checked, cast as autocast casts them, with one batch axis; and the caller's batch axes.
 
     Raises UnsupportedError: in a graph that this torch cannot make, under torch.jit.trace, and under torch's
-    `context_parallel`. It also raises what `checks.check_tensors` raises.
+    `context_parallel`. It also raises what `check_tensors` raises.
     """
     if not HAS_GRAPHS and torch.compiler.is_compiling():
         refuse_graph()
@@ -86,7 +86,7 @@ def checked(
     refuse_context_parallel()
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)
-    batch = checks.check_tensors(query, key, value, enable_gqa)
+    batch = check_tensors(query, key, value, enable_gqa)
     return _flatten_batch(query, batch), _flatten_batch(key, batch), _flatten_batch(value, batch), batch
 
 
@@ -120,9 +120,9 @@ def request(
     check_backend(backend)
     dropout_p, scale = check_probability("dropout_p", dropout_p), check_scale(scale)
     check_flag("return_lse", return_lse)
-    checks.check_key_mask(key_mask, batch, key)
-    checks.check_attn_mask(attn_mask, batch, query, key)
-    segments = checks.check_segments(segment_ids, batch, query, key)
+    check_key_mask(key_mask, batch, key)
+    check_attn_mask(attn_mask, batch, query, key)
+    segments = check_segments(segment_ids, batch, query, key)
     if len(batch) != 1:
         key_mask = None if key_mask is None else _one_batch_axis(key_mask)
         segments = None if segments is None else _segments_of_one_axis(*segments)
@@ -164,7 +164,7 @@ def _axis(
         r = rewritten_from
     positions = places.sequence if names == (SEQUENCE,) else places.on(names, "encoding")
     tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
-    return Axis(positions, r, *(None if table is None else positions.rows_met(table) for table in tables))
+    return Axis(positions, r, *(None if table is None else table.rows_met_by(positions) for table in tables))
 
 
 def _flatten_batch(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:

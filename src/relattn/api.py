@@ -7,17 +7,17 @@ from typing import Literal, overload
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.arguments import check_flag
-from relattn.autocast import without_autocast
 from relattn.backends.dense import DenseBackend
 from relattn.backends.select import Explanation
-from relattn.door import AttentionMask, Request, Segments, checked, request
+from relattn.call import AttentionMask, Request, Segments, checked, request
+from relattn.checks.autocast import without_autocast
+from relattn.checks.positions import check_window, places_of
+from relattn.checks.values import check_flag
 from relattn.encodings.base import RelativeEncoding
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
-from relattn.score.checks import check_window, places_of
-from relattn.score.position import PositionsLike
-from relattn.score.positions import Window, limits
-from relattn.score.terms import ScoreTerms
+from relattn.positions.position import PositionsLike
+from relattn.positions.positions import Window, limits
 
 
 def request_of(

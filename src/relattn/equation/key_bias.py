@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.arguments import kind_of
+from relattn.checks.tensors import broadcasts, check_layout, has_shape, heads_after_length, shape
+from relattn.checks.values import kind_of
+from relattn.equation.problem import Problem
 from relattn.errors import ShapeError
-from relattn.score.certainty import can_be_read
-from relattn.score.checks import broadcasts, check_layout, has_shape, heads_after_length, shape
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.positions.certainty import can_be_read
+from relattn.positions.positions import Positions
 
 
 def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: Tensor) -> Tensor:

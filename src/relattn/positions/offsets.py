@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from relattn.arguments import check_base, check_buckets, check_size
-from relattn.rope_scaling import BY_LENGTH, complete_scaling, scaled_frequencies
+from relattn.checks.values import check_base, check_buckets, check_size
+from relattn.encodings.rope_scaling import BY_LENGTH, complete_scaling, scaled_frequencies
 
 
 def t5_buckets(

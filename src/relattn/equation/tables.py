@@ -10,9 +10,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.arguments import as_int, check_choice, kind_of
+from relattn.checks.values import as_int, check_choice, kind_of
 from relattn.errors import ShapeError
-from relattn.score.certainty import are_fixed
+from relattn.interception import is_intercepted
+from relattn.positions.certainty import are_fixed
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.positions import Positions
 
 Beyond = Literal["clamp", "zero", "error"]
 
@@ -98,6 +101,26 @@ class OffsetTable:
         start = min(max(first - self.first, 0), self.num_rows - 1)
         end = min(max(first + count - self.first, start + 1), self.num_rows)
         return OffsetTable(self.values[:, start:end], self.first + start, self.beyond)
+
+    def rows_met_by(self, positions: Positions) -> OffsetTable:
+        """The table, a view without the rows on either side that no visible pair meets.
+
+        Nothing waits for it: a start that is a tensor, positions on a GPU and those in a graph are not read. Nor does a
+        graph compare the lengths that it leaves open.
+        """
+        p = positions
+        if isinstance(p.origin, Tensor):
+            return self
+        if torch.compiler.is_compiling() and not are_fixed(p.origin, p.query_length, p.key_length, p.lowest, p.highest):
+            return self
+        if p.origin is None:
+            lists = (side.positions for side in (p.query, p.key) if isinstance(side, ExplicitPositions))
+            longer = self.num_rows >= p.query_length + p.key_length
+            if not longer or p.prefix_tokens != (0, 0) or p.device.type != "cpu" or is_intercepted(lists):
+                return self
+        first, last = p.visible
+        assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
+        return self.narrowed(first, max(last - first + 1, 1))
 
     def at(self, offsets: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *D"]:
         """T[d] for every d of `offsets`, any shape, by a gather whose gradient is deterministic."""

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from relattn.score.certainty import statically_true
-from relattn.score.mask import Mask
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Problem
+from relattn.positions.certainty import statically_true
+from relattn.positions.positions import Positions
 
 PAIRS = 2**22
 """The pairs of a mask of pairs that are read at a time."""

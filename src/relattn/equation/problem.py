@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.score.mask import Mask
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
+from relattn.equation.mask import Mask
+from relattn.equation.tables import OffsetTable
+from relattn.positions.positions import Positions
 
 TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 
@@ -65,7 +65,7 @@ class Problem(NamedTuple):
         and window.
     output_dtype: the dtype of the caller's query, in which the output is returned.
     softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: for
-        `sinks.share`; `door.py` multiplies outputs with it.
+        `sinks.share`; `call.py` multiplies outputs with it.
     part: where the problem stands in the whole call; None where it is the whole call. seed: the seed of dropout, where
         the parts of a call share one, or where a draw is repeated; None where the backend draws it. key_shift: c of
         `key_bias.lowered`, where the parts of a call share it. for_backward: whether a backward pass follows, for the

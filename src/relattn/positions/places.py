@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions, ExplicitPositions, Position
-from relattn.score.positions import SEQUENCE, Positions, Span
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import SEQUENCE, Positions, Span
 
 AnyPositions = TypeVar("AnyPositions", bound=Positions)
 OFF_GRID = 2**59

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from relattn.score.digits import GridPositions
-from relattn.score.position import ContiguousPositions, Position
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 
 class Box(NamedTuple):

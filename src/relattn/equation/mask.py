@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn.score.certainty import statically_true
-from relattn.score.positions import Positions
+from relattn.positions.certainty import statically_true
+from relattn.positions.positions import Positions
 
 
 class Mask(NamedTuple):
