@@ -14,6 +14,7 @@ import torch
 from relattn import GridPositions, OffsetTable, ScoreTerms
 from relattn.backends.select import BACKENDS
 from relattn.backends.tiled import backward, scores
+from relattn.checks import positions as check_positions
 from relattn.encodings.grid import _GridTable
 from relattn.equation.problem import Axis, Problem
 from relattn.positions import places

@@ -51,8 +51,8 @@ def random_mask(rng: np.random.Generator, queries: int, shape: tuple[int, ...], 
 def test_every_mask(
     queries: int, kind: str, few: int, pairs: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(padding, "FEW", few)
-    monkeypatch.setattr(padding, "PAIRS", pairs)
+    monkeypatch.setattr(visibility, "FEW", few)
+    monkeypatch.setattr(visibility, "PAIRS", pairs)
     of_keys, of_queries = (BATCH, KEY_HEADS, KEYS), (BATCH, QUERY_HEADS, queries)
     for _ in range(60):
         sizes = (BATCH, QUERY_HEADS, queries, KEYS)
@@ -71,7 +71,7 @@ def test_a_mask_of_keys_alone_looks_at_no_pair(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_) -> None:
         raise AssertionError("pairs were looked at")
 
-    monkeypatch.setattr(padding, "_by_blocks", refuse)
+    monkeypatch.setattr(visibility, "_by_blocks", refuse)
     length = visibility.FEW + 1
     positions = Positions(ContiguousPositions(0), ContiguousPositions(0), length, length, torch.device("cpu"), None, 0)
     of_keys = Mask(positions, pairs=torch.ones(BATCH, 1, 1, length, dtype=torch.bool))
@@ -110,7 +110,7 @@ def test_one_tensor_of_segments_tells_that_queries_see_themselves(
     hidden = mask.hidden()
     assert hidden is not None
     if certain:
-        monkeypatch.setattr(padding, "_by_sorting", lambda mask: pytest.fail("it sorts"))
+        monkeypatch.setattr(visibility, "_by_sorting", lambda mask: pytest.fail("it sorts"))
         assert Visibility.of(mask, BATCH, 1) == Visibility()
         assert not hidden.all(dim=-1).any() and not hidden.all(dim=-2).any()
     else:

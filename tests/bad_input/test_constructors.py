@@ -95,7 +95,7 @@ def test_flags(encoding, name, came):
 
 @pytest.mark.parametrize("came", ["drop", "Clamp", None, 1, True, ["clamp"], {}], ids=repr)
 def test_relative_beyond(came):
-    with refused(ValueError, f"beyond: got {came!r}; expected one of 'refuse', 'clamp', 'zero'"):
+    with refused(ValueError, f"beyond: got {came!r}; expected one of 'error', 'clamp', 'zero'"):
         make(RelativeEmbedding, beyond=came)
 
 

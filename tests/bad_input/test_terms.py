@@ -63,7 +63,7 @@ def test_table_first_as_a_tensor_without_refusing(beyond):
 
 @pytest.mark.parametrize("came", ["drop", "Clamp", None, 1, ["clamp"], {}], ids=repr)
 def test_table_beyond(came):
-    with refused(ValueError, f"OffsetTable beyond: got {came!r}; expected one of 'clamp', 'zero', 'refuse'"):
+    with refused(ValueError, f"OffsetTable beyond: got {came!r}; expected one of 'clamp', 'zero', 'error'"):
         OffsetTable(ones(1, 5, 8), 0, came)
 
 
