@@ -24,7 +24,7 @@ from relattn.backends.triton.host import tile_configs
 from relattn.backends.triton.host.call import Call, Gradients
 from relattn.backends.triton.host.pack import widths_of
 from relattn.backends.triton.kernels import backward, forward, keys, ordered_launch
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 from relattn.support.machine import versions
 from tests.triton.calls import (
     SHARED_MEMORY,
@@ -106,7 +106,7 @@ def _listed(tables: tuple[str, ...], *, width: int = WIDTH, dtype: torch.dtype =
 
 def _on_rows(call: Call) -> Call:
     """The same, on the rows of a grid behind a class token."""
-    (axis,), rows = call.axes, grid(39, 105, leading=1)["y"]
+    (axis,), rows = call.axes, grid(39, 105, prefix_tokens=1)["y"]
     return replace(call, axes=(axis._replace(queries=rows, keys=rows),))
 
 

@@ -9,9 +9,9 @@ import relattn
 from relattn.bench import workload
 from relattn.bench.case import make_case
 from relattn.bench.workload import Workload
-from relattn.catalogue import CATALOGUE, Layer, name_of
 from relattn.cli import app as commands
 from relattn.convert import layers
+from relattn.encodings.catalogue import CATALOGUE, Layer, name_of
 from relattn.lab import encodings as lab
 from tests.convert.cases import CASES
 

@@ -24,10 +24,10 @@ from relattn import (
     relative_attention,
 )
 from relattn.encodings import alibi, constants, disentangled, kerple, sandwich, t5, transformer_xl, turns
-from relattn.encodings.constants import FEW, MOST, constant
+from relattn.encodings.constants import FEW, MOST, lru_tensor_cache
 from relattn.encodings.turns import Turns
-from relattn.score.position import Run
-from relattn.score.positions import Span
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Span
 
 CPU = torch.device("cpu")
 
@@ -38,13 +38,13 @@ def counted(count: int, device: torch.device) -> Tensor:
 
 def test_made_once() -> None:
     """Equal arguments give the same tensor, other arguments another one."""
-    made = constant(MOST)(counted)
+    made = lru_tensor_cache(MOST)(counted)
     assert made(5, CPU) is made(5, CPU)
     assert made(6, CPU).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_no_other_device_keeps_any() -> None:
-    made = constant(MOST)(counted)
+    made = lru_tensor_cache(MOST)(counted)
     assert made(5, torch.device("meta")) is not made(5, torch.device("meta"))
 
 
@@ -54,7 +54,7 @@ def test_no_other_device_keeps_any() -> None:
         (t5._buckets_of, (Span(-7, 8), CPU, 12, 41, True)),
         (alibi._paper_slopes, (12, CPU)),
         (alibi._given_slopes, ((0.5, 0.1), CPU)),
-        (turns._kept, (Turns(8, 10000.0), (Run(3),), 5, (), torch.float32, CPU)),
+        (turns._kept, (Turns(8, 10000.0), (ContiguousPositions(3),), 5, (), torch.float32, CPU)),
         (disentangled._delta_of, (Span(-7, 8), CPU, 12, None, 24)),
     ],
 )
@@ -128,7 +128,7 @@ def test_the_layers_of_a_model_make_them_once(
     """After the first layer the others make none, with encodings of their own or with that of the first."""
     first, second = make(), make()
     with monkeypatch.context() as patch:
-        patch.setattr(constants, "is_watched", lambda tensors: True)
+        patch.setattr(constants, "is_intercepted", lambda tensors: True)
         assert of_no_parameter(first, **where) > 0, "the count sees them where nothing is kept"
     of_no_parameter(first, **where)
     assert [of_no_parameter(layer, **where) for layer in (second, first)] == [0, 0]
@@ -136,7 +136,7 @@ def test_the_layers_of_a_model_make_them_once(
 
 def test_a_start_that_is_a_tensor_keeps_nothing() -> None:
     """Its number may change."""
-    make = constant(MOST)(lambda first, count, device: Span(first, count).offsets(device))
+    make = lru_tensor_cache(MOST)(lambda first, count, device: Span(first, count).offsets(device))
     start = torch.tensor(3)
     assert make(start, 2, CPU).tolist() == [3, 4]
     assert make(start.add_(1), 2, CPU).tolist() == [4, 5]
@@ -147,7 +147,7 @@ def test_a_start_that_is_a_tensor_keeps_nothing() -> None:
     [
         (RotaryEmbedding(8, base=77.0), 5),
         (RotaryEmbedding(8, base=77.0, scaling={"rope_type": "linear", "factor": 3.0}), 5),
-        (RotaryEmbedding(8, base=77.0, sections={"y": 2, "x": 2}), grid(3, 4, leading=1)),
+        (RotaryEmbedding(8, base=77.0, sections={"y": 2, "x": 2}), grid(3, 4, prefix_tokens=1)),
     ],  # a base that no other test has
 )
 def test_rotations_turn_once(encoding: RotaryEmbedding, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_rotations_turn_once(encoding: RotaryEmbedding, place: Any, monkeypatch:
 
 def test_a_watched_call_keeps_nothing() -> None:
     """Under a mode the function makes a tensor of that mode, before and after a plain one was kept."""
-    made = constant(MOST)(counted)
+    made = lru_tensor_cache(MOST)(counted)
     with FakeTensorMode():
         assert type(made(5, CPU)) is FakeTensor
     assert type(made(5, CPU)) is torch.Tensor

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn import door
+from relattn import call
 from relattn.backends import dense
 from relattn.backends.dense import products
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.places import Places
-from relattn.score.position import Run
-from relattn.score.positions import Positions, RowMemo
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.places import Places
+from relattn.positions.positions import Positions, RowMemo
 from tests.contract.cases import CASES
 from tests.contract.check import check
 from tests.contract.settings import Setting
@@ -61,9 +61,9 @@ def cached(batch: int, dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tens
 def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Tensor], memo: RowMemo) -> Tensor:
     """The attention of the newest token, as a module with a cache calls it."""
     query, key, value = inputs
-    positions = Positions(Run(KEYS - 1), Run(0), 1, KEYS, query.device, None, 0, memo)
-    tensors = door.checked(query, key, value, enable_gqa=True)
-    return door.request(
+    positions = Positions(ContiguousPositions(KEYS - 1), ContiguousPositions(0), 1, KEYS, query.device, None, 0, memo)
+    tensors = call.checked(query, key, value, enable_gqa=True)
+    return call.request(
         *tensors, Places({"sequence": positions}), encoding=encoding, keys_are_prepared=True, backend="dense"
     ).run()[0]
 
@@ -114,7 +114,7 @@ def test_few_queries_meet_relative_queries_in_linear_memory(queries: int, place:
 
 
 @pytest.mark.parametrize("place", POSITIONS)
-@pytest.mark.parametrize("name", ["terms_all", "terms_all_refuse", "key_query", "disentangled"])
+@pytest.mark.parametrize("name", ["terms_all", "terms_all_error", "key_query", "disentangled"])
 def test_keys_that_come_a_block_at_a_time_have_the_same_scores(
     name: str, place: str, rng: np.random.Generator, monkeypatch
 ) -> None:

@@ -7,8 +7,8 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 
 from relattn import DisentangledEmbedding
 from relattn.encodings.disentangled import disentangled_table
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.bad_input.refusal import refused
 from tests.oracle.disentangled import bucket_of, delta
 
@@ -30,7 +30,7 @@ def test_every_offset_has_the_row_delta(num_buckets, max_distance):
     length = 3 * max_distance
     k = num_buckets or max_distance
     numbers = torch.arange(2.0 * k).reshape(1, -1, 1)
-    positions = Positions(Run(0), Run(0), length, length, torch.device("cpu"))
+    positions = Positions(ContiguousPositions(0), ContiguousPositions(0), length, length, torch.device("cpu"))
     table = disentangled_table(numbers, max_distance, num_buckets, positions)
     offsets = np.arange(-length + 1, length)
     rows = table.rows(-length + 1, 2 * length - 1)[0, :, 0]
@@ -46,7 +46,7 @@ def test_row_0_is_the_most_distant_future():
 def test_buckets_do_not_depend_on_the_default_dtype(dtype):
     """Positions never pass through a half precision."""
     length = 600
-    positions = Positions(Run(0), Run(0), length, length, torch.device("cpu"))
+    positions = Positions(ContiguousPositions(0), ContiguousPositions(0), length, length, torch.device("cpu"))
     numbers = torch.arange(512.0).reshape(1, -1, 1)
     expected = disentangled_table(numbers, 512, 256, positions).values
     before = torch.get_default_dtype()

@@ -82,6 +82,32 @@ def test_links_of_a_page_lead_somewhere(page):
     assert broken_links(page) == []
 
 
+OLD_NAMES = (
+    "relattn.functional", "functional.py", "door.py", "watched.py", "spread.py", "arguments.py", "requirements.py",
+    "score/", "relattn.score", "backends/skew.py", "backends/apart.py", "backends/philox.py", "relattn.Run", "Run(",
+    "Listed", "Digits", "listed positions", "leading tokens", "leading=", "nowhere=", "answers_for_leading", "Sight",
+    "is_watched", "certainly(", "terms_of_no_axis", "go_below_the_cap", "NEVER", '"refuse"', "'refuse'",
+)  # fmt: skip
+"""Names that the house no longer has, as whole words."""
+DOCUMENTS = ["README.md", "DESIGN.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml"]
+
+
+def old_names(text: str) -> list[str]:
+    """Those that a text has."""
+    return [name for name in OLD_NAMES if re.search(rf"(?<![\w/.]){re.escape(name)}(?!\w)", text)]
+
+
+def test_no_document_names_what_is_old():
+    paths = [ROOT / name for name in DOCUMENTS]
+    paths += [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "docs" / "figures").glob("*.py"),
+        *(ROOT / "examples").glob("*.py"),
+    ]
+    found = [(path.name, old) for path in paths for old in old_names(path.read_text())]
+    assert found == []
+
+
 def test_every_public_encoding_has_a_page():
     public = [getattr(relattn, name) for name in relattn.__all__]
     encodings = [

@@ -12,7 +12,7 @@ import relattn
 from relattn.encodings.disentangled import _delta
 from relattn.encodings.edges import edges_reached
 from relattn.encodings.t5 import buckets
-from relattn.offsets import log_edges
+from relattn.positions.offsets import log_edges
 
 PLACES = [(first, last, steps) for first in (2, 3, 4, 8, 128) for last in (5, 12, 27, 64, 128, 511, 512) if last > first
           for steps in (2, 3, 8, 127)]  # fmt: skip

@@ -13,12 +13,12 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import relattn
 from relattn import AlibiBias, OffsetTable, RelativeEncoding, ScoreTerms, T5Bias
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.encodings.base import lower
-from relattn.offsets import alibi_slopes, t5_buckets
-from relattn.score.places import Places
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.offsets import alibi_slopes, t5_buckets
+from relattn.positions.places import Places
+from relattn.positions.positions import Positions
 from tests import seeds
 from tests.bad_input.refusal import ones, refused
 from tests.contract.cases import Network
@@ -223,7 +223,7 @@ def test_terms_that_are_a_bias():
     """By hand, or as an encoding lowered them: the function of the encoding, and relative_attention's numbers."""
     query, key, value = inputs()
     encoding = made("sum")
-    positions = Positions(Run(0), Run(0), LQ, LK, query.device)
+    positions = Positions(ContiguousPositions(0), ContiguousPositions(0), LQ, LK, query.device)
     terms = lower(encoding, query, key, value, Places({"sequence": positions}))
     assert terms.bias is not None
     ours = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(terms, query, key))
@@ -299,7 +299,7 @@ def test_more_than_a_bias_is_refused(encoding, said):
             ".to(torch.float32)",
         ),
         (
-            {"encoding": Windowed("refuse")},
+            {"encoding": Windowed("error")},
             ValueError,
             "bias: got visible offsets -4..5 and rows for -2..2; expected rows for every visible offset; use "
             "beyond='clamp' or 'zero', or give more rows",

@@ -12,17 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import Digits, grid, relative_attention
+from relattn import GridPositions, grid, relative_attention
 from relattn.backends import dense
-from relattn.backends.apart import apart
+from relattn.backends.sums import apart
 from relattn.backends.tiled import operator, scores
 from relattn.backends.tiled.bands import GridOffsets, PairBand
 from relattn.backends.tiled.sizes import TileSizes
-from relattn.score.boxes import boxes, units
-from relattn.score.position import Position, Run
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.boxes import boxes, units
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 from tests import seeds
 
 pytestmark = pytest.mark.one_in(2)
@@ -42,33 +43,33 @@ class Sides:
     key_length: int
 
 
-def of_grid(*sizes: int, leading: int = 0, queries: tuple[int, int] | None = None) -> Sides:
+def of_grid(*sizes: int, prefix_tokens: int = 0, queries: tuple[int, int] | None = None) -> Sides:
     """A whole grid as keys, and as queries the whole or a part: (first, length)."""
-    whole = grid(*sizes, leading=leading)
-    length = leading + torch.Size(sizes).numel()
+    whole = grid(*sizes, prefix_tokens=prefix_tokens)
+    length = prefix_tokens + torch.Size(sizes).numel()
     first, count = queries or (0, length)
-    return Sides(grid(*sizes, leading=leading, first=first, length=count), whole, count, length)
+    return Sides(grid(*sizes, prefix_tokens=prefix_tokens, first=first, length=count), whole, count, length)
 
 
-def digits(*terms: tuple[int, int, int], **others: int) -> dict[str, Digits]:
+def digits(*terms: tuple[int, int, int], **others: int) -> dict[str, GridPositions]:
     """One axis, "y"."""
-    return {"y": Digits(terms, **others)}
+    return {"y": GridPositions(terms, **others)}
 
 
 SIDES = {
     "a grid": of_grid(4, 6),
     "rows longer than a tile": of_grid(2, 13),
-    "a class token before the grid": of_grid(3, 4, leading=1),
-    "three tokens before the grid": of_grid(3, 3, leading=3),
+    "a class token before the grid": of_grid(3, 4, prefix_tokens=1),
+    "three tokens before the grid": of_grid(3, 3, prefix_tokens=3),
     "frames": of_grid(2, 3, 4),
-    "a part of the frames": of_grid(3, 2, 4, leading=1, queries=(5, 13)),
-    "the leading tokens alone ask": of_grid(3, 4, leading=2, queries=(0, 2)),
+    "a part of the frames": of_grid(3, 2, 4, prefix_tokens=1, queries=(5, 13)),
+    "the prefix tokens alone ask": of_grid(3, 4, prefix_tokens=2, queries=(0, 2)),
     "one query": of_grid(3, 5, queries=(8, 1)),
     "queries of another grid": Sides(grid(2, 3), grid(4, 5), 6, 20),
     "steps": Sides(digits((3, 2, 4), start=5), digits((2, 1, 6)), 11, 14),
     "two digits that overlap": Sides(digits((1, 1, 3), (1, 3, 4)), digits((1, 1, 4), (2, 4, 3)), 12, 12),
     "a grid that starts anew": Sides(digits((1, 2, 3), first=3), digits((1, 1, 4), first=2), 17, 15),
-    "a run beside a grid": Sides({"y": Run(2)}, digits((1, 2, 5)), 7, 10),
+    "a run beside a grid": Sides({"y": ContiguousPositions(2)}, digits((1, 2, 5)), 7, 10),
     "digits of no order": Sides(digits((1, 2, 5), (3, 3, 4)), digits((1, 1, 8)), 12, 8),
     "backward steps": Sides(digits((-1, 1, 4)), digits((1, 1, 4)), 8, 8),
     "steps that leave wide gaps": Sides(digits((5000, 3, 4)), digits((5000, 2, 4)), 9, 8),
@@ -151,7 +152,7 @@ def test_offsets_of_a_grid_are_not_written_out(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("kind", KINDS)
 def test_joint_tables_are_the_reference(kind: str, tiles, rng) -> None:
     """A table over both axes, with a class token: positions y * 11 + x, as GridBias has them."""
-    joint = {"y": Digits(((11, 6, 4), (1, 1, 6)), leading=1, nowhere=2**40)}
+    joint = {"y": GridPositions(((11, 6, 4), (1, 1, 6)), prefix_tokens=1, off_grid=2**40)}
     sides = Sides(joint, joint, 25, 25)
     values = torch.randn((1, 77) if kind == "bias" else (4, 77, WIDTH), dtype=torch.float64, requires_grad=True)
     table: dict[str, Any] = {kind: OffsetTable(values, -38, "clamp")}
@@ -169,7 +170,7 @@ def listed(place: Position, length: int) -> list[int]:
     return place.expand(length, torch.device("cpu")).tolist()
 
 
-def of_boxes(place: Run | Digits, length: int) -> list[int]:
+def of_boxes(place: ContiguousPositions | GridPositions, length: int) -> list[int]:
     """Every position, as boxes tell it."""
     found = []
     for box in boxes(place, length):
@@ -190,7 +191,9 @@ def test_boxes_tell_every_position() -> None:
             (drawn.randint(0, 4), drawn.choice([1, 2, 3, 4, 6]), drawn.randint(1, 4))
             for _ in range(drawn.randint(0, 3))
         )
-        place = Digits(terms, start=drawn.randint(-3, 3), first=drawn.randint(0, 30), leading=drawn.randint(0, 2))
+        place = GridPositions(
+            terms, start=drawn.randint(-3, 3), first=drawn.randint(0, 30), prefix_tokens=drawn.randint(0, 2)
+        )
         if units(place) is not None:
             length, tried = drawn.randint(0, 60), tried + 1
             assert of_boxes(place, length) == listed(place, length), (place, length)
@@ -245,7 +248,7 @@ def test_a_dense_grid_is_the_reference(name: str, beyond: str, rng) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_dense_joint_table_is_the_reference(kind: str, rng) -> None:
-    joint = {"y": Digits(((11, 6, 4), (1, 1, 6)), leading=1, nowhere=2**40)}
+    joint = {"y": GridPositions(((11, 6, 4), (1, 1, 6)), prefix_tokens=1, off_grid=2**40)}
     sides = Sides(joint, joint, 25, 25)
     values = torch.randn((1, 77) if kind == "bias" else (4, 77, WIDTH), dtype=torch.float64, requires_grad=True)
     table: dict[str, Any] = {kind: OffsetTable(values, -38, "clamp")}

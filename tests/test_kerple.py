@@ -5,8 +5,8 @@ import torch
 
 from relattn import KerpleBias, SandwichBias
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 
 LENGTH = 9
 KINDS = ("log", "power")
@@ -15,7 +15,9 @@ KINDS = ("log", "power")
 def rows(encoding: KerpleBias | SandwichBias, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """b[d] for d = -8 .. 8."""
     q = torch.zeros(1, encoding.num_heads, LENGTH, 2, dtype=dtype)
-    table = encoding.terms(q, q, Positions(Run(0), Run(0), LENGTH, LENGTH, q.device)).bias
+    table = encoding.terms(
+        q, q, Positions(ContiguousPositions(0), ContiguousPositions(0), LENGTH, LENGTH, q.device)
+    ).bias
     assert table is not None
     return table.rows(1 - LENGTH, 2 * LENGTH - 1)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from relattn import KeyQueryEmbedding, RelativeEmbedding, ScoreTerms, relative_attention
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.bad_input.refusal import refused
 
 HEAD_DIM, LENGTH = 4, 3
@@ -17,7 +17,9 @@ def test_it_is_relative_embedding_and_the_same_rows_for_the_key() -> None:
     alone = RelativeEmbedding(HEAD_DIM, LENGTH)
     alone.load_state_dict({"relative_keys": encoding.relative_embeddings.detach()})
     q, k, v = torch.randn(3, 1, 2, LENGTH, HEAD_DIM)
-    of_the_query = alone.terms(q, k, Positions(Run(0), Run(0), LENGTH, LENGTH, q.device))
+    of_the_query = alone.terms(
+        q, k, Positions(ContiguousPositions(0), ContiguousPositions(0), LENGTH, LENGTH, q.device)
+    )
     both = of_the_query + ScoreTerms(relative_queries=of_the_query.relative_keys)
     ours = relative_attention(q, k, v, encoding=encoding)
     assert torch.equal(ours, relative_attention(q, k, v, encoding=both))
@@ -28,7 +30,7 @@ def test_row_0_is_the_most_distant_past() -> None:
     encoding = KeyQueryEmbedding(1, LENGTH)
     encoding.load_state_dict({"relative_embeddings": torch.arange(2.0 * LENGTH - 1).reshape(1, -1, 1)})
     q = torch.ones(1, 1, LENGTH, 1)
-    terms = encoding.terms(q, q, Positions(Run(0), Run(0), LENGTH, LENGTH, q.device))
+    terms = encoding.terms(q, q, Positions(ContiguousPositions(0), ContiguousPositions(0), LENGTH, LENGTH, q.device))
     for table in (terms.relative_keys, terms.relative_queries):
         assert table is not None
         assert table.rows(-2, 5)[0, :, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]

@@ -21,8 +21,8 @@ from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 
 from relattn import T5Bias, TransformerXLEmbedding, attention_weights, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.contract.axes import AXES_CASES
 from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, sandwich, t5
 from tests.contract.check import check, numpy_of
@@ -304,7 +304,7 @@ def test_a_cache_of_sinusoids_keyed_without_the_layout() -> None:
     encodings = [TransformerXLEmbedding(2, 4, interleaved=interleaved).double() for interleaved in (False, True)]
     encodings[1].load_state_dict(encodings[0].state_dict())
     query, key = torch.randn(1, 2, 3, 4).double(), torch.randn(1, 2, 5, 4).double()
-    alone = Positions(Run(2), Run(0), 3, 5, query.device, highest=0)
+    alone = Positions(ContiguousPositions(2), ContiguousPositions(0), 3, 5, query.device, highest=0)
     kept = replace(alone, memo=KVCache().kept_rows)
 
     def rows(encoding: TransformerXLEmbedding, positions: Positions) -> np.ndarray:
@@ -466,10 +466,10 @@ def test_left_padding_through_the_cache(name: str, backend: str, rng: np.random.
 ON_GRIDS = [backend for backend in TESTED_BACKENDS if backend != "sdpa"]
 
 
-def on_a_wide_grid(name: str, rng: np.random.Generator, leading: int = 0, **setting: Any) -> Subject:
+def on_a_wide_grid(name: str, rng: np.random.Generator, prefix_tokens: int = 0, **setting: Any) -> Subject:
     """2 rows of 4, behind so many tokens."""
-    length = leading + 8
-    places = on_a_grid(("y", "x"), (2, 4), leading, first=0, length=length)
+    length = prefix_tokens + 8
+    places = on_a_grid(("y", "x"), (2, 4), prefix_tokens, first=0, length=length)
     axes = {axis: (place, place) for axis, place in places.items()}
     return fresh(AXES_CASES[name], rng, query_length=length, key_length=length, axes=axes, **setting)
 
@@ -485,7 +485,7 @@ def test_beit_s_table_of_a_grid_that_is_not_square_reshaped_as_width_by_height(
     backend: str, rng: np.random.Generator
 ) -> None:
     """As transformers' `BeitRelativePositionBias` resizes it, even to its own grid; of a square grid nothing shows."""
-    subject = on_a_wide_grid("beit", rng, leading=1)
+    subject = on_a_wide_grid("beit", rng, prefix_tokens=1)
 
     def resized_as_there(table: np.ndarray) -> np.ndarray:
         config = BeitConfig(num_attention_heads=4, image_size=(4, 8), patch_size=2)
@@ -524,7 +524,7 @@ def test_a_table_indexed_by_key_minus_query(backend: str, rng: np.random.Generat
 @pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
 def test_the_class_token_s_rows_exchanged(backend: str, rng: np.random.Generator) -> None:
     """First from the class token, then to it."""
-    subject = on_a_wide_grid("beit", rng, leading=1)
+    subject = on_a_wide_grid("beit", rng, prefix_tokens=1)
     order = [*range(21), 22, 21, 23]
     assert_right(subject, backend, with_parameter(subject, "0.bias", lambda table: table[order]))
 
@@ -532,8 +532,10 @@ def test_the_class_token_s_rows_exchanged(backend: str, rng: np.random.Generator
 @pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
 @pytest.mark.parametrize("name", ["sam", "swin"])
 def test_a_class_token_that_stands_on_the_first_cell(name: str, backend: str, rng: np.random.Generator) -> None:
-    subject = on_a_wide_grid(name, rng, leading=1)
-    axes = {axis: tuple(side._replace(leading=0) for side in sides) for axis, sides in subject.setting.axes.items()}
+    subject = on_a_wide_grid(name, rng, prefix_tokens=1)
+    axes = {
+        axis: tuple(side._replace(prefix_tokens=0) for side in sides) for axis, sides in subject.setting.axes.items()
+    }
     assert_right(subject, backend, oracle_of(subject, axes=axes))
 
 

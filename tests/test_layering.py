@@ -1,6 +1,7 @@
 """Layers: which part may import which, read from the source with `ast`, and proved able to fail.
 
-A part imports only parts listed before it; encodings and backends never import each other; one backend does not import
+A part is a module or package of relattn, or one module of a package whose modules lie on several floors. It imports
+only parts named before it; encodings and backends never import each other; one backend does not import
 another's insides; a part imports only the packages that its extra declares. Imports inside functions and under
 TYPE_CHECKING are arrows like any other.
 """
@@ -18,7 +19,6 @@ from pathlib import Path
 import pytest
 
 import relattn
-import relattn.encodings
 
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "relattn"
@@ -29,23 +29,26 @@ COMPILED = {f"{PACKAGE}.backends.cpu.{module}" for module in ("library", "rotati
 
 # From the ground up; PACKAGE is __init__.py, whose public names only the parts after it may use.
 PARTS = (
-    "requirements",
     "errors",
-    "arguments",
-    "watched",
-    "spread",
-    "autocast",
+    "checks",
+    "checks.values",
+    "interception",
+    "checks.dtensors",
+    "checks.autocast",
+    "checks.tensors",
     "compiled",
-    "rope_scaling",
-    "offsets",
-    "score",
+    "encodings.rope_scaling",
+    "positions.offsets",
+    "positions",
+    "equation",
+    "checks.positions",
+    "checks.terms",
     "encodings",
     "backends",
-    "door",
-    "functional",
+    "call",
+    "api",
     "flex",
     "nn",
-    "catalogue",
     "convert",
     PACKAGE,
     "distributed",
@@ -61,7 +64,7 @@ APART = {("encodings", "backends"), ("backends", "encodings")}
 
 # What the Keras face shares with the PyTorch side, but for the module that carries weights from one to the other; and
 # the modules of it that reach, inside of functions, for the packages under Keras.
-UNDER_KERAS = {"errors", "arguments", "rope_scaling", "offsets"}
+UNDER_KERAS = {"errors", "checks.values", "encodings.rope_scaling", "positions.offsets"}
 EXCHANGE = f"{PACKAGE}.keras.exchange"
 KERAS_BACKENDS = {
     f"{PACKAGE}.keras.loop": {"tensorflow", "jax", "torch"},
@@ -80,7 +83,7 @@ OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "
 KERNELS = f"{PACKAGE}.backends.triton"
 
 # Inside backends: SERVING serves every backend, and KNOWING lists every backend. The others do not import one another.
-SERVING = {"apart", "base", "operators", "philox", "problem_arguments", "problem_operator", "skew"}
+SERVING = {"base", "operators", "problem_arguments", "problem_operator", "sums"}
 KNOWING = {"__init__", "select"}
 # The one that asks another by its name: cpu takes its second derivatives of dense.
 ASKING = {("cpu", "dense")}
@@ -109,9 +112,9 @@ def packages_of(part: str, importer: str = "") -> set[str]:
     declared = declared_packages()
     if part == "keras":
         return {"numpy"} | declared["keras"] | KERAS_BACKENDS.get(importer, set())
-    if part in ("errors", "arguments", "rope_scaling"):
+    if part in ("errors", "checks.values", "encodings.rope_scaling"):
         return set()
-    if part == "offsets":
+    if part == "positions.offsets":
         return declared[""] - {"torch"}
     if f"{importer}.".startswith(f"{KERNELS}."):
         return declared[""] | {"triton"}
@@ -143,7 +146,8 @@ def part_of(module: str) -> str:
     if module in COMPILED:
         return "compiled"
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 else PACKAGE
+    inner = ".".join(parts[1:3])
+    return inner if inner in PARTS else parts[1] if len(parts) > 1 else PACKAGE
 
 
 def backend_of(module: str) -> str:
@@ -191,7 +195,7 @@ def complaints(source: Path) -> list[str]:
 
 def test_no_arrow_goes_up():
     source = REPOSITORY / "src"
-    assert (source / PACKAGE / "score").is_dir()
+    assert (source / PACKAGE / "equation").is_dir()
     assert complaints(source) == []
 
 
@@ -208,33 +212,37 @@ def test_oracles_import_nothing_of_ours():
 GOOD_HOUSE = {
     "__init__.py": "import importlib\n",
     "errors.py": "from __future__ import annotations\n",
-    "offsets.py": "import numpy as np\nfrom jaxtyping import Int64\nfrom relattn.errors import ShapeError\n",
-    "score/__init__.py": "",
-    "score/table.py": "import torch\nfrom relattn.errors import ShapeError\n",
-    "score/terms.py": "from . import table\nfrom .table import OffsetTable\nfrom .. import errors\n",
-    "encodings/__init__.py": "from relattn.encodings.shaw import ShawEmbedding\n",
-    "encodings/shaw.py": "from relattn.score import table\nimport relattn.offsets\n",
+    "checks/__init__.py": "",
+    "checks/values.py": "from relattn.errors import ShapeError\n",
+    "positions/__init__.py": "",
+    "positions/offsets.py": "import numpy as np\nfrom jaxtyping import Int64\nfrom relattn.errors import ShapeError\n",
+    "equation/__init__.py": "",
+    "equation/table.py": "import torch\nfrom relattn.errors import ShapeError\n",
+    "equation/terms.py": "from . import table\nfrom .table import OffsetTable\nfrom .. import errors\n",
+    "checks/terms.py": "from relattn.checks import values\nfrom relattn.equation import table\n",
+    "encodings/__init__.py": "",
+    "encodings/shaw.py": "from relattn.equation import table\nimport relattn.positions.offsets\n",
     "encodings/rotation.py": "from relattn.backends.cpu import library\n",
     "backends/__init__.py": "from relattn.backends.select import select\n",
-    "backends/base.py": "from relattn.score.terms import ScoreTerms\n",
-    "backends/skew.py": "from relattn.backends import base\n",
-    "backends/dense.py": "from relattn.backends import skew\nfrom relattn.backends.base import Backend\n",
+    "backends/base.py": "from relattn.equation.terms import ScoreTerms\n",
+    "backends/sums.py": "from relattn.backends import base\n",
+    "backends/dense.py": "from relattn.backends import sums\nfrom relattn.backends.base import Backend\n",
     "backends/tiled/__init__.py": "from relattn.backends.tiled.forward import forward\n",
     "backends/tiled/forward.py": "from relattn.backends.tiled import strip\n",
-    "backends/tiled/strip.py": "from relattn.backends import skew\n",
+    "backends/tiled/strip.py": "from relattn.backends import sums\n",
     "backends/triton/__init__.py": "from relattn.backends.triton import forward\n",
     "backends/triton/forward.py": "import triton.language as tl\nfrom relattn.backends import base\n",
     "backends/cpu/library.py": "from relattn.errors import ShapeError\n",
     "backends/cpu/operator.py": "from relattn.backends.cpu import library\nfrom relattn.backends.dense import run\n",
     "backends/select.py": "from relattn.backends import dense, tiled\n",
-    "functional.py": "from relattn.backends.select import select\n",
+    "api.py": "from relattn.backends.select import select\n",
     "keras/__init__.py": "from relattn.keras.exchange import to_torch\n",
-    "keras/shaw.py": "import keras\nimport numpy as np\nfrom relattn.offsets import sinusoids\n",
+    "keras/shaw.py": "import keras\nimport numpy as np\nfrom relattn.positions.offsets import sinusoids\n",
     "keras/loop.py": "from relattn.keras import shaw\ndef loop():\n    import tensorflow\n",
     "keras/exchange.py": "def to_torch():\n    import torch\n    import relattn.encodings\n",
     "lab/__init__.py": "",
     "lab/model.py": "import relattn\nfrom relattn import ShawEmbedding\nimport transformers\n",
-    "catalogue.py": "from relattn.encodings import ShawEmbedding\n",
+    "encodings/catalogue.py": "from relattn.encodings import shaw\n",
     "support/__init__.py": "",
     "support/machine.py": "import torch\nimport relattn\n",
     "lab/files.py": "from relattn.support import machine\nimport filelock\nimport safetensors\n",
@@ -242,7 +250,7 @@ GOOD_HOUSE = {
     "cli/app.py": "import typer\nfrom relattn.support import machine\ndef f():\n    from relattn.cli.compare "
     "import run\n",
     "cli/compare.py": "import rich\nimport accelerate\nfrom relattn.lab.model import Model\n",
-    "cli/convert.py": "import safetensors\nfrom relattn.catalogue import CATALOGUE\n",
+    "cli/convert.py": "import safetensors\nfrom relattn.encodings.catalogue import CATALOGUE\n",
     "__main__.py": "from relattn.cli import main\n",
 }
 
@@ -262,17 +270,21 @@ def test_a_good_order_has_no_complaints(tmp_path):
 @pytest.mark.parametrize(
     ("name", "line", "expected"),
     [
-        ("score/table.py", "from relattn.encodings import ShawEmbedding", "score imports relattn.encodings"),
-        ("score/table.py", "from relattn import functional", "score imports relattn.functional"),
-        ("score/table.py", "import relattn.backends.dense as d", "score imports relattn.backends.dense"),
-        ("score/table.py", "from ..backends.dense import dense", "score imports relattn.backends.dense"),
-        ("score/table.py", "from .. import lab", "score imports relattn.lab"),
-        ("score/table.py", "from relattn import ShawEmbedding", "score imports relattn, which lies above it"),
-        ("functional.py", "def f():\n    import relattn.nn", "functional imports relattn.nn"),
-        ("errors.py", "if TYPE_CHECKING:\n    from relattn.offsets import slopes", "errors imports relattn.offsets"),
+        ("equation/table.py", "from relattn.encodings import ShawEmbedding", "equation imports relattn.encodings"),
+        ("equation/table.py", "from relattn import api", "equation imports relattn.api"),
+        ("equation/table.py", "import relattn.backends.dense as d", "equation imports relattn.backends.dense"),
+        ("equation/table.py", "from ..backends.dense import dense", "equation imports relattn.backends.dense"),
+        ("equation/table.py", "from .. import lab", "equation imports relattn.lab"),
+        ("equation/table.py", "from relattn import ShawEmbedding", "equation imports relattn, which lies above it"),
+        ("api.py", "def f():\n    import relattn.nn", "api imports relattn.nn"),
+        (
+            "errors.py",
+            "if TYPE_CHECKING:\n    from relattn.positions.offsets import slopes",
+            "errors imports relattn.positions.offsets",
+        ),
         ("__init__.py", "import relattn.lab", "relattn imports relattn.lab"),
         ("backends/dense.py", "from relattn.encodings.shaw import S", "backends and encodings never import each other"),
-        ("encodings/shaw.py", "from relattn.backends import skew", "encodings imports relattn.backends.skew"),
+        ("encodings/shaw.py", "from relattn.backends import sums", "encodings imports relattn.backends.sums"),
         (
             "encodings/shaw.py",
             "from relattn.backends.cpu import operator",
@@ -280,8 +292,8 @@ def test_a_good_order_has_no_complaints(tmp_path):
         ),
         (
             "backends/cpu/library.py",
-            "from relattn.score import table",
-            "compiled imports relattn.score.table, which lies",
+            "from relattn.equation import tables",
+            "compiled imports relattn.equation.tables, which lies",
         ),
         (
             "backends/cpu/library.py",
@@ -292,7 +304,7 @@ def test_a_good_order_has_no_complaints(tmp_path):
         ("backends/dense.py", "from relattn.backends.tiled.strip import strip", "backend dense imports"),
         ("backends/tiled/strip.py", "from .. import dense", "backend tiled imports relattn.backends.dense"),
         ("backends/tiled/strip.py", "from ..dense import run", "backend tiled imports relattn.backends.dense"),
-        ("backends/skew.py", "from relattn.backends.dense import run", "backend skew imports relattn.backends.dense"),
+        ("backends/sums.py", "from relattn.backends.dense import run", "backend sums imports relattn.backends.dense"),
         ("backends/base.py", "from relattn.backends.select import run", "backend base imports relattn.backends.select"),
         (
             "backends/dense.py",
@@ -300,14 +312,16 @@ def test_a_good_order_has_no_complaints(tmp_path):
             "dense imports relattn.backends, the insides",
         ),
         ("backends/tiled/strip.py", "import triton", "backends imports the package triton"),
-        ("functional.py", "import transformers", "functional imports the package transformers"),
-        ("offsets.py", "import torch", "offsets imports the package torch"),
+        ("api.py", "import transformers", "api imports the package transformers"),
+        ("positions/offsets.py", "import torch", "positions.offsets imports the package torch"),
+        ("checks/values.py", "from relattn.equation import table", "checks.values imports relattn.equation.table"),
+        ("equation/table.py", "from relattn.checks import terms", "equation imports relattn.checks.terms, which lies"),
         ("errors.py", "import numpy.linalg", "errors imports the package numpy"),
         ("keras/shaw.py", "import torch", "keras imports the package torch"),
         ("keras/loop.py", "from relattn.encodings import shaw", "keras imports relattn.encodings.shaw: it shares only"),
         ("keras/shaw.py", "from relattn.lab import model", "keras imports relattn.lab"),
         ("keras/exchange.py", "from relattn.lab import model", "keras imports relattn.lab.model, which lies above it"),
-        ("functional.py", "import relattn.keras.shaw", "functional imports relattn.keras"),
+        ("api.py", "import relattn.keras.shaw", "api imports relattn.keras"),
         ("lab/model.py", "import tensorboard", "lab imports the package tensorboard"),
         ("lab/model.py", "from relattn.cli import main", "lab imports relattn.cli"),
         ("support/machine.py", "import rich", "support imports the package rich"),
@@ -319,7 +333,7 @@ def test_a_good_order_has_no_complaints(tmp_path):
             "def f():\n    from relattn.lab import model",
             "relattn.cli.convert imports relattn.lab.model",
         ),
-        ("catalogue.py", "import relattn.convert", "catalogue imports relattn.convert, which lies above it"),
+        ("encodings/catalogue.py", "import relattn.convert", "encodings imports relattn.convert, which lies above it"),
         ("attic.py", "import relattn.errors", "attic is no part of relattn"),
     ],
 )
@@ -380,8 +394,6 @@ def test_the_keras_face_loads_no_torch(backend):
 
 
 def test_a_public_name_is_declared_for_editors_too():
-    """Each name that is imported when asked for, in the imports under TYPE_CHECKING; each encoding in its package."""
+    """Each name that is imported when asked for, in the imports under TYPE_CHECKING."""
     declared = (REPOSITORY / "src" / PACKAGE / "__init__.py").read_text()
     assert [name for name in relattn._HOMES if f"import {name} as {name}\n" not in declared] == []
-    at_home = {name for name, home in relattn._HOMES.items() if home == f"{PACKAGE}.encodings"}
-    assert set(relattn.encodings.__all__) == at_home

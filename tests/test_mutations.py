@@ -24,9 +24,11 @@ from relattn import (
     TransformerXLEmbedding,
 )
 from relattn.backends.select import BACKENDS
-from relattn.score.position import Listed, Position, Run
-from relattn.score.positions import Positions, Span
-from relattn.score.problem import TABLES, Problem
+from relattn.equation.problem import TABLES, Problem
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions, Span
 from tests.contract.cases import CASES, expected_answer
 from tests.contract.check import assert_red, check
 from tests.contract.settings import Setting
@@ -151,7 +153,11 @@ def without(name: str) -> Callable[[Problem], Problem]:
 
 def moved(position: Position, change: Callable[[Any], Any]) -> Position:
     """A run from another start, or other positions."""
-    return Run(change(position.start)) if isinstance(position, Run) else Listed(change(position.positions))
+    return (
+        ContiguousPositions(change(position.start))
+        if isinstance(position, ContiguousPositions)
+        else ExplicitPositions(change(position.positions))
+    )
 
 
 def standing(p: Problem, query: Callable[[Any], Any], key: Callable[[Any], Any]) -> Problem:
@@ -263,7 +269,7 @@ def mutate_diagonal(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any
     monkeypatch.setattr(Positions, "__post_init__", changed)
 
 
-# By what each layout goes through: starts through rows and the origin, listed positions through offsets; the
+# By what each layout goes through: starts through rows and the origin, explicit positions through offsets; the
 # reference writes every pair's offset out in either.
 SOURCES = [
     (mutate_rows, "dense", "starts"),
@@ -320,10 +326,10 @@ LIMITS: dict[str, Callable[[int, int], tuple[int | None, int | None]]] = {
 def test_mutated_limits_are_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
 ) -> None:
-    from relattn import functional
+    from relattn import api
 
-    limits = functional.limits
-    monkeypatch.setattr(functional, "limits", lambda *arguments: LIMITS[mutation](*limits(*arguments)))
+    limits = api.limits
+    monkeypatch.setattr(api, "limits", lambda *arguments: LIMITS[mutation](*limits(*arguments)))
     assert_red(subject_of(name, layout, rng), backend)
 
 
@@ -384,7 +390,7 @@ def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What depends on no parameter is made anew in every call: neither are right rows kept, nor do wrong ones stay."""
     from relattn.encodings import constants
 
-    monkeypatch.setattr(constants, "is_watched", lambda tensors: True)
+    monkeypatch.setattr(constants, "is_intercepted", lambda tensors: True)
 
 
 def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:

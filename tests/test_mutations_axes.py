@@ -1,4 +1,4 @@
-"""The contract's comparison sees mistakes of axes: exchanged, reversed, off by one, or read by leading tokens.
+"""The contract's comparison sees mistakes of axes: exchanged, reversed, off by one, or read by prefix tokens.
 
 One mistake each, as in `test_mutations`, made where the library turns positions on other axes into offsets and rows.
 """
@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from relattn import Digits, OffsetTable, ScoreTerms
+from relattn import GridPositions, OffsetTable, ScoreTerms
 from relattn.backends.select import BACKENDS
 from relattn.backends.tiled import backward, scores
+from relattn.checks import positions as check_positions
 from relattn.encodings.grid import _GridTable
-from relattn.score import checks, places
-from relattn.score.position import Listed, Position, Run
-from relattn.score.problem import Axis, Problem
+from relattn.equation.problem import Axis, Problem
+from relattn.positions import places
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.position import Position
 from tests.contract.axes import AXES_CASES
 from tests.contract.check import assert_red, check
 from tests.contract.places import Place, on_a_grid
@@ -43,9 +46,9 @@ def subject_of(name: str, layout: str, rng: np.random.Generator) -> Subject:
     if layout == "listed":
         axes = {axis: (Place(query, query), Place(key, key)) for axis, (query, key) in LISTED.items()}
     else:
-        leading = 1 if layout == "class token" else 0
-        whole = on_a_grid(("y", "x"), SIZES, leading, first=0, length=leading + 6)
-        part = on_a_grid(("y", "x"), SIZES, leading, first=0, length=5)
+        prefix_tokens = 1 if layout == "class token" else 0
+        whole = on_a_grid(("y", "x"), SIZES, prefix_tokens, first=0, length=prefix_tokens + 6)
+        part = on_a_grid(("y", "x"), SIZES, prefix_tokens, first=0, length=5)
         axes = {axis: (part[axis], whole[axis]) for axis in ("y", "x")}
     lengths = (side.positions.shape[-1] for side in axes["y"])
     setting = Setting(2, 4, 2, *lengths, 4, 4, key_position=-2, axes=axes, seed=int(rng.integers(2**32)))
@@ -79,22 +82,26 @@ def exchanged(by_axis: dict[str, Any]) -> dict[str, Any]:
 
 def negated(place: Position) -> Position:
     """The same axis, counted the other way."""
-    if isinstance(place, Digits):
+    if isinstance(place, GridPositions):
         return replace(place, terms=tuple((-step, *rest) for step, *rest in place.terms), start=-place.start)
-    assert isinstance(place, Listed)
-    return Listed(-place.positions)
+    assert isinstance(place, ExplicitPositions)
+    return ExplicitPositions(-place.positions)
 
 
 def moved(place: Position) -> Position:
     """One further."""
-    if isinstance(place, Digits):
+    if isinstance(place, GridPositions):
         return replace(place, start=place.start + 1)
-    return Listed(place.positions + 1) if isinstance(place, Listed) else Run(place.start + 1)
+    return (
+        ExplicitPositions(place.positions + 1)
+        if isinstance(place, ExplicitPositions)
+        else ContiguousPositions(place.start + 1)
+    )
 
 
 def of_rows_as_long_as_columns(place: Position) -> Position:
     """The digits of a grid of 2 to a row."""
-    assert isinstance(place, Digits)
+    assert isinstance(place, GridPositions)
     turn = {1: 1, 3: 2}
     return replace(place, terms=tuple((step, turn[repeat], 5 - length) for step, repeat, length in place.terms))
 
@@ -116,8 +123,10 @@ def test_mutated_positions_are_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch: Patch
 ) -> None:
     """Of encodings that have rows for the mutated offsets too."""
-    subject, whole = subject_of(name, layout, rng), checks.positions_beside
-    monkeypatch.setattr(checks, "positions_beside", lambda side, *rest: POSITIONS[mutation](side, whole(side, *rest)))
+    subject, whole = subject_of(name, layout, rng), check_positions.positions_beside
+    monkeypatch.setattr(
+        check_positions, "positions_beside", lambda side, *rest: POSITIONS[mutation](side, whole(side, *rest))
+    )
     assert_red(subject, backend)
 
 
@@ -126,12 +135,12 @@ def test_mutated_positions_are_seen(
 def test_rows_as_long_as_columns_are_seen(
     layout: str, backend: str, rng: np.random.Generator, monkeypatch: Patch
 ) -> None:
-    subject, whole = subject_of("swin_larger_table", layout, rng), checks.positions_beside
+    subject, whole = subject_of("swin_larger_table", layout, rng), check_positions.positions_beside
 
     def turned(*arguments):
         return {axis: of_rows_as_long_as_columns(place) for axis, place in whole(*arguments).items()}
 
-    monkeypatch.setattr(checks, "positions_beside", turned)
+    monkeypatch.setattr(check_positions, "positions_beside", turned)
     assert_red(subject, backend)
 
 
@@ -143,13 +152,13 @@ def test_rows_as_long_as_columns_are_seen(
     [(n, b) for n in ("swin", "grid_embedding", "sam", "shaw_on_both", "key_query_on_both") for b in RUNNING],
     indirect=["backend"],
 )
-def test_a_leading_token_that_gets_rows_is_seen(
+def test_a_prefix_token_that_gets_rows_is_seen(
     name: str, backend: str, rng: np.random.Generator, monkeypatch: Patch
 ) -> None:
     """It stands beside the first cell."""
     subject = subject_of(name, "class token", rng)
-    monkeypatch.setattr(places, "NOWHERE", 0)
-    monkeypatch.setattr(ScoreTerms, "standing", lambda self, first, last: self)
+    monkeypatch.setattr(places, "OFF_GRID", 0)
+    monkeypatch.setattr(ScoreTerms, "zeroed_outside", lambda self, first, last: self)
     monkeypatch.setattr(places, "_apart", lambda positions: positions)
     monkeypatch.setattr(places, "_joined_digits", places._joined_digits.__wrapped__)  # which keeps nothing
     assert_red(subject, backend)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relattn import AlibiBias, OffsetTable, RelativeEmbedding, T5Bias, explain, relative_attention
-from relattn.score.positions import Positions
-from relattn.score.table import add_tables, gather_rows
+from relattn.equation.tables import add_tables, gather_rows
+from relattn.positions.positions import Positions
 from tests import seeds
 
 
@@ -46,13 +46,13 @@ def test_nan_in_a_float_mask_is_not_hidden(backend: str) -> None:
     assert output.isnan().any(-1).flatten().tolist() == [False, True, False]
 
 
-def test_listed_positions_are_not_read_for_a_table_that_clamps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_positions_are_not_read_for_a_table_that_clamps(monkeypatch: pytest.MonkeyPatch) -> None:
     query, position = torch.randn(1, 1, 4, 8), torch.tensor([0, 2, 5, 9])
 
     def read(self: Positions) -> tuple[int, int]:
         raise AssertionError("positions were read")
 
-    monkeypatch.setattr(Positions, "_visible_listed", read)
+    monkeypatch.setattr(Positions, "_visible_explicit", read)
     encoding = RelativeEmbedding(8, 4, beyond="clamp")
     relative_attention(query, query, query, encoding=encoding, query_position=position, key_position=position)
 
@@ -63,7 +63,7 @@ def test_a_limit_that_hides_nothing_leaves_the_fused_kernel() -> None:
     assert explain(query, query, query, is_causal=True, window=(8, 0)).chosen == "native"
 
 
-def test_gaps_between_listed_positions_are_bounded() -> None:
+def test_gaps_between_explicit_positions_are_bounded() -> None:
     query, position = torch.randn(1, 2, 2, 4), torch.tensor([0, 2**24])
     with pytest.raises(ValueError, match=r"query_position, key_position: offsets -16777216\.\.16777216 are visible"):
         relative_attention(query, query, query, encoding=AlibiBias(2), query_position=position, key_position=position)

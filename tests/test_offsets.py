@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn import AlibiBias, RotaryEmbedding, T5Bias, TransformerXLEmbedding
-from relattn.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
-from relattn.score.position import Listed, Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
+from relattn.positions.positions import Positions
 from tests.oracle.alibi import slopes as oracle_slopes
 from tests.oracle.rope import Rule
 from tests.oracle.rope import angles as rope_angles
@@ -51,7 +52,9 @@ def test_t5_buckets_keep_the_shape_and_the_sign() -> None:
 def slopes_of(encoding: AlibiBias, dtype: torch.dtype = torch.float64) -> np.ndarray:
     """What the encoding takes off the key before the query, by head."""
     query = torch.zeros(1, encoding.num_heads, 1, 2, dtype=dtype)
-    table = encoding.terms(query, query, Positions(Run(1), Run(0), 1, 1, query.device)).bias
+    table = encoding.terms(
+        query, query, Positions(ContiguousPositions(1), ContiguousPositions(0), 1, 1, query.device)
+    ).bias
     assert table is not None
     assert table.values.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     return -table.values[:, -1 - table.first].detach().numpy()
@@ -113,7 +116,9 @@ def test_sinusoids(half: int, interleaved: bool, first: int, count: int) -> None
 
 def table_of(encoding: TransformerXLEmbedding, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]:
     """The offsets of the rows that the encoding makes for a call, and the rows [H, count, D]."""
-    positions = Positions(Run(3), Run(1), queries, keys, torch.device("cpu"), None, None)
+    positions = Positions(
+        ContiguousPositions(3), ContiguousPositions(1), queries, keys, torch.device("cpu"), None, None
+    )
     query = torch.zeros(1, encoding.num_heads, queries, encoding.head_dim).to(encoding.pos_bias_u.dtype)
     table = encoding.terms(query, query, positions).relative_keys
     assert table is not None
@@ -202,7 +207,7 @@ def test_rotary_angles(half: int, base: float, name: str, data: st.DataObject) -
     scaling = SCALINGS[name][0]
     encoding = RotaryEmbedding(width, base=base, scaling=scaling, interleaved=True)
     key = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(half).expand(1, 1, 5, width)
-    turned = encoding.prepare_keys(key, Run(start))[0, 0].numpy()
+    turned = encoding.prepare_keys(key, ContiguousPositions(start))[0, 0].numpy()
     frequencies, root = rope_frequencies(width, base, scaling, max(start + 5, 0))
     angles = np.arange(start, start + 5)[:, None] * frequencies
     allowed = 16 * EPS * (1.0 + np.abs(angles).max())
@@ -219,7 +224,12 @@ def test_longrope_angles(start: int) -> None:
     frequencies, root = rope_frequencies(8, 10000.0, scaling, start + 5)
     expected = root * np.cos(np.arange(start, start + 5)[:, None] * frequencies)
     listed = torch.arange(start, start + 5)
-    for position in (Run(start), Run(torch.tensor(start)), Listed(listed), Listed(listed[None])):
+    for position in (
+        ContiguousPositions(start),
+        ContiguousPositions(torch.tensor(start)),
+        ExplicitPositions(listed),
+        ExplicitPositions(listed[None]),
+    ):
         turned = encoding.prepare_keys(key, position)[0, 0].numpy()
         np.testing.assert_allclose(turned[:, 0::2], expected, rtol=0, atol=16 * EPS * (start + 6))
 

@@ -322,11 +322,11 @@ def test_rope_score_is_equation_16_and_depends_on_the_offset_only(rng):
 # --- on other axes
 
 
-def grid_of(*sizes: int, leading: int = 0) -> dict[str, OnAxis]:
+def grid_of(*sizes: int, prefix_tokens: int = 0) -> dict[str, OnAxis]:
     """Self-attention over a grid, row by row."""
-    places = [np.concatenate([np.zeros(leading, int), column.ravel()]) for column in np.indices(sizes)]
+    places = [np.concatenate([np.zeros(prefix_tokens, int), column.ravel()]) for column in np.indices(sizes)]
     names = ("t", "y", "x")[-len(sizes) :]
-    return {n: OnAxis(place, place, (leading, leading)) for n, place in zip(names, places, strict=True)}
+    return {n: OnAxis(place, place, (prefix_tokens, prefix_tokens)) for n, place in zip(names, places, strict=True)}
 
 
 def scores_of(name, inputs, parameters, axes, **settings):
@@ -351,7 +351,7 @@ def test_swin_reads_the_rows_of_its_published_index():
 def test_beit_s_class_token_reads_the_last_three_rows():
     """num_relative_distance - 3 in the token's own row, - 2 in its column, - 1 in the corner."""
     table = {"bias": np.arange(12.0)[:, None]}
-    found = scores_of("grid_bias", silent(5), table, grid_of(2, 2, leading=1), sizes=(2, 2), extra=3)
+    found = scores_of("grid_bias", silent(5), table, grid_of(2, 2, prefix_tokens=1), sizes=(2, 2), extra=3)
     np.testing.assert_allclose(found[0, 0, 0], [11, 9, 9, 9, 9], atol=100 * EPS)
     np.testing.assert_allclose(found[0, 0, :, 0], [11, 10, 10, 10, 10], atol=100 * EPS)
     np.testing.assert_allclose(found[0, 0, 1], [10, 4, 3, 1, 0], atol=100 * EPS)
@@ -359,7 +359,7 @@ def test_beit_s_class_token_reads_the_last_three_rows():
 
 def test_a_class_token_without_rows_gets_nothing():
     table = {"bias": np.arange(1.0, 10.0)[:, None]}
-    found = scores_of("grid_bias", silent(5), table, grid_of(2, 2, leading=1), sizes=(2, 2))
+    found = scores_of("grid_bias", silent(5), table, grid_of(2, 2, prefix_tokens=1), sizes=(2, 2))
     assert np.abs(found[0, 0, 0]).max() < 100 * EPS and np.abs(found[0, 0, :, 0]).max() < 100 * EPS
     assert (found[0, 0, 1:, 1:] > 0.5).all()
 
@@ -378,7 +378,7 @@ def test_decomposed_terms_are_added_unscaled_and_not_to_a_class_token(rng):
     """attn[1:, 1:] += q . Rh + q . Rw, by the published code's broadcast, for a row of 2 x 3."""
     query, key, value = (rng.standard_normal((1, 1, 7, 2)) for _ in range(3))
     tables = {f"operands.{n}.encoding.table.relative_keys": rng.standard_normal((1, s, 2)) for n, s in ((0, 3), (1, 5))}
-    found = scores_of("decomposed", (query, key, value), tables, grid_of(2, 3, leading=1))[0, 0]
+    found = scores_of("decomposed", (query, key, value), tables, grid_of(2, 3, prefix_tokens=1))[0, 0]
     rel_h, rel_w = (table[0, ::-1] for table in tables.values())
     height, width = (np.arange(s)[:, None] - np.arange(s)[None, :] + s - 1 for s in (2, 3))
     patches = query[0, 0, 1:].reshape(2, 3, 2)

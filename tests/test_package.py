@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import relattn
-from relattn import door, requirements
+from relattn import call
 from tests.test_layering import declared_packages
 
 ROOT = Path(__file__).parent.parent
@@ -32,17 +32,15 @@ def test_pip_and_the_import_ask_for_the_same() -> None:
     for line in PROJECT["dependencies"]:
         package, floor = re.match(r"([a-z]+)>=([\d.]+)", line).groups()
         floors[package] = numbers(floor)
-    assert floors == requirements.PACKAGES
-    assert PROJECT["requires-python"] == f">={'.'.join(map(str, requirements.PYTHON))}"
+    assert floors == relattn._PACKAGES
+    assert PROJECT["requires-python"] == f">={'.'.join(map(str, relattn._PYTHON))}"
 
 
 def test_the_floors_are_tried() -> None:
     oldest = VERSIONS["environment"][-1]
     tried = {name: numbers(version) for name, version in (package.split("==") for package in oldest["packages"])}
-    assert {
-        name: version[: len(requirements.PACKAGES[name])] for name, version in tried.items()
-    } == requirements.PACKAGES
-    assert numbers(oldest["python"]) == requirements.PYTHON
+    assert {name: version[: len(relattn._PACKAGES[name])] for name, version in tried.items()} == relattn._PACKAGES
+    assert numbers(oldest["python"]) == relattn._PYTHON
 
 
 def test_every_python_of_the_classifiers_passed() -> None:
@@ -61,13 +59,13 @@ def test_what_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     with_versions(monkeypatch, lambda package: {"torch": "2.5.1+cu124"}.get(package, "99"))
     said = "relattn: got torch 2.5.1+cu124; expected torch 2.6 or later; install it: pip install 'torch>=2.6'"
     with pytest.raises(ImportError, match=f"^{re.escape(said)}$"):
-        requirements.check()
+        relattn._check_requirements()
 
 
 @pytest.mark.parametrize("version", ["2.6", "2.6.0", "2.6.0+cpu", "2.10.1", "3.0.0a0+git1234", "2.6.0rc1"])
 def test_what_is_new_enough(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     with_versions(monkeypatch, lambda package: {"torch": version}.get(package, "99"))
-    requirements.check()
+    relattn._check_requirements()
 
 
 def test_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +73,11 @@ def test_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise importlib.metadata.PackageNotFoundError(package)
 
     with_versions(monkeypatch, missing)
-    requirements.check()  # the packages are there, and what noted their versions is not
+    relattn._check_requirements()  # the packages are there, and what noted their versions is not
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
     said = "relattn: got a Python without torch; expected torch 2.6 or later; install it: pip install 'torch>=2.6'"
     with pytest.raises(ModuleNotFoundError, match=f"^{re.escape(said)}$") as raised:
-        requirements.check()
+        relattn._check_requirements()
     assert raised.value.name == "torch"
 
 
@@ -88,7 +86,7 @@ def test_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ImportError, match=r"^relattn: got Python 3\.10; expected 3\.11 or later; make an environment of a newer one$"
     ):
-        requirements.check()
+        relattn._check_requirements()
 
 
 def test_the_import_says_it_first(tmp_path: Path) -> None:
@@ -145,7 +143,7 @@ def test_a_part_names_its_extra(part: str, package: str) -> None:
 
 
 def test_a_graph_that_this_torch_cannot_make(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "HAS_GRAPHS", False)
+    monkeypatch.setattr(call, "HAS_GRAPHS", False)
     query = torch.ones(1, 2, 4, 8)
     said = (
         f"torch.compile, torch.export: got torch {torch.__version__}; expected 2.8 or later, which can trace relattn; "

@@ -13,12 +13,12 @@ import relattn
 from relattn.backends.base import MergingBackend
 from relattn.backends.problem_operator import Answers
 from relattn.backends.select import BACKENDS
+from relattn.call import checked, request
+from relattn.checks.positions import places_of
 from relattn.distributed.merge import Merged
 from relattn.distributed.part import part_of, sees
-from relattn.door import checked, request
-from relattn.score.checks import places_of
-from relattn.score.positions import limits
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
+from relattn.positions.positions import limits
 from tests import seeds
 
 B, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 4, 2, 24, 40, 8
@@ -60,7 +60,7 @@ def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
     for one, parameter in encoding.named_parameters():
         torch.nn.init.zeros_(parameter)
         parameter.data += normal(f"{name} {one}", *parameter.shape).detach()
-    problem = problem_of(encoding, scale=0.5, dropout_p=dropout_p).replaced(seed=2**60 + 7)
+    problem = problem_of(encoding, scale=0.5, dropout_p=dropout_p).replace(seed=2**60 + 7)
     runs = BACKENDS[backend]
     assert isinstance(runs, MergingBackend)
     assert not list(runs.reasons(problem))

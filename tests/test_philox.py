@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.backends.philox import kept_pairs, philox
+from relattn.equation.philox import kept_pairs, philox
 from tests.oracle.philox import dropout_factors
 from tests.oracle.philox import philox as by_the_paper
 

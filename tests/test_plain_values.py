@@ -21,7 +21,8 @@ from relattn import (
     explain,
     relative_attention,
 )
-from relattn.arguments import (
+from relattn.checks.positions import check_window, position_of
+from relattn.checks.values import (
     as_finite,
     as_int,
     came,
@@ -33,9 +34,8 @@ from relattn.arguments import (
     check_slopes,
 )
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
-from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
-from relattn.score.checks import check_window, position_of
-from relattn.score.position import Run
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
 
 INTEGERS = [np.int64, np.int8, np.uint16, int]
 
@@ -134,7 +134,7 @@ def test_positions_and_windows(kind: Any) -> None:
         layer(x, query_position=kind(100), cache=memory), layer(x, query_position=100, key=x, key_position=98)
     )
     run = position_of("query_position", kind(100), (1,), 3, query.device)
-    assert isinstance(run, Run)
+    assert isinstance(run, ContiguousPositions)
     assert type(run.start) is int
     window = check_window((kind(2), kind(1)))
     assert window == (2, 1)

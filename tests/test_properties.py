@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import ScoreTerms, attention_weights, relative_attention
-from relattn.score.table import OffsetTable
+from relattn.equation.tables import OffsetTable
 from tests.contract.calls import EXACT, MODULES, assert_equal, attend, chunk_sizes, gradients, self_attention
 from tests.contract.cases import BACKEND_ANSWERS, CASES, TIED_TO_THE_LENGTH
 from tests.contract.settings import FAR, Setting, random_setting

@@ -79,5 +79,5 @@ def test_what_changed_since_a_commit(root: Path) -> None:
 def test_the_equation_reaches_most_tests_and_a_backend_of_keras_few() -> None:
     tests = {path for path in reach.imports() if reach.is_test(path)}
     package = reach.ROOT / "src/relattn"
-    assert len(tests & reach.reaching([package / "score" / "terms.py"])) > 0.9 * len(tests)
+    assert len(tests & reach.reaching([package / "equation" / "terms.py"])) > 0.9 * len(tests)
     assert len(tests & reach.reaching([package / "keras" / "loop.py"])) < 0.1 * len(tests)

@@ -19,9 +19,9 @@ from relattn import (
     relative_attention,
 )
 from relattn.encodings.base import lower
-from relattn.score.places import Places
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.places import Places
+from relattn.positions.positions import Positions
 from tests.contract.calls import assert_equal, gradients
 
 HEADS, LENGTH, WIDTH = 2, 5, 4
@@ -98,7 +98,7 @@ def test_two_over_the_callers_query_beside_transformer_xl(backend: str, inputs: 
     with torch.no_grad():
         for parameter in (*a.parameters(), *b.parameters(), *xl.parameters()):
             parameter.normal_()
-    positions = Positions(Run(0), Run(0), LENGTH, LENGTH, query.device)
+    positions = Positions(ContiguousPositions(0), ContiguousPositions(0), LENGTH, LENGTH, query.device)
     scores = lower(xl, query, key, value, Places({"sequence": positions})).query @ key.mT
     for encoding in (a, b, xl):
         terms = lower(encoding, query, key, value, Places({"sequence": positions}))

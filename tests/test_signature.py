@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import relattn
-from relattn import ScoreTerms, ShawEmbedding, T5Bias, attention_weights, explain, functional, relative_attention
+from relattn import ScoreTerms, ShawEmbedding, T5Bias, api, attention_weights, explain, relative_attention
 
 FUNCTIONS: list[Callable[..., Any]] = [relative_attention, attention_weights, explain]
 RETURNS = {
@@ -39,10 +39,10 @@ def plain(annotation: Any) -> str:
 def test_its_arguments(function: Callable[..., Any]) -> None:
     """The names, order, defaults and annotations of the one place where they stand; the rest is the function's own."""
     signature = inspect.signature(function)
-    assert signature.parameters == inspect.signature(functional.request_of).parameters
+    assert signature.parameters == inspect.signature(api.request_of).parameters
     assert plain(signature.return_annotation) == RETURNS[function.__name__]
-    assert getattr(relattn, function.__name__) is getattr(functional, function.__name__) is function
-    assert function.__module__ == functional.__name__
+    assert getattr(relattn, function.__name__) is getattr(api, function.__name__) is function
+    assert function.__module__ == api.__name__
     assert function.__doc__
 
 
@@ -60,7 +60,7 @@ def test_type_hints_resolve(function: Callable[..., Any]) -> None:
     assert hints["encoding"] == relattn.RelativeEncoding | ScoreTerms | None
     assert (hints["is_causal"], hints["dropout_p"], hints["backend"]) == (bool, float, str)
     if function is explain:
-        assert hints["return"] is functional.Explanation
+        assert hints["return"] is api.Explanation
 
 
 def test_the_first_arguments_are_those_of_pytorch() -> None:
@@ -77,8 +77,8 @@ def test_the_first_arguments_are_those_of_pytorch() -> None:
 
 
 def functions_of(name: str) -> list[ast.FunctionDef]:
-    """Every definition of a name in functional.py, in order."""
-    tree = ast.parse(Path(functional.__file__).read_text())
+    """Every definition of a name in api.py, in order."""
+    tree = ast.parse(Path(api.__file__).read_text())
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relattn.backends.skew import diagonals, gather, pad_reshape, strided, strided_strip, strided_view
+from relattn.backends.dense.skew import diagonals, gather, pad_reshape, strided, strided_strip, strided_view
 
 ARRANGEMENTS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     arrangement.__name__: arrangement for arrangement in (gather, pad_reshape, diagonals, strided)

@@ -15,10 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from relattn import relative_attention
 from relattn.backends import problem_arguments, problem_operator
 from relattn.backends.tiled import TiledBackend
-from relattn.score.mask import Mask
-from relattn.score.position import Run
-from relattn.score.positions import Positions
-from relattn.score.problem import Axis, Problem
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Axis, Problem
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests import seeds
 from tests.contract.axes import AXES_CASES, grid_bias, of, on
 from tests.contract.calls import assert_equal, gradients, self_attention
@@ -39,7 +39,10 @@ pytest_plugins = ["tests.contract.fresh"]
 
 PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=5, key_length=6, head_dim=4, value_dim=3)
 ROWS = seeds.generator("rows").integers(0, 6, (2, 5))
-PART = on_a_grid(("y", "x"), (2, 3), leading=1, first=2, length=5), on_a_grid(("y", "x"), (2, 3), 1, first=0, length=6)
+PART = (
+    on_a_grid(("y", "x"), (2, 3), prefix_tokens=1, first=2, length=5),
+    on_a_grid(("y", "x"), (2, 3), 1, first=0, length=6),
+)
 GRID = {axis: (PART[0][axis], PART[1][axis]) for axis in ("y", "x")}
 LISTED = {axis: (started(2, 5), listed(seeds.generator(axis), 6, batch)) for axis, batch in (("y", 2), ("x", None))}
 ON_AXES = CASES | AXES_CASES | {"on_axes": of(on("y", disentangled), on("y", shaw), grid_bias, t5)}
@@ -47,7 +50,7 @@ ON_AXES = CASES | AXES_CASES | {"on_axes": of(on("y", disentangled), on("y", sha
 CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "no tables": ("none", {}, "float32", 0.0),
     "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}, "float64", 0.0),
-    "rewritten query and key": ("terms_all_refuse", {}, "float32", 0.0),
+    "rewritten query and key": ("terms_all_error", {}, "float32", 0.0),
     "a table made for the call": ("txl", {}, "float32", 0.0),
     "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}, "float32", 0.0),
     "explicit positions": ("terms_all", {"query_position": ROWS[0], "key_position": np.arange(6)}, "float32", 0.0),
@@ -110,7 +113,7 @@ def test_a_start_on_the_cpu_goes_to_the_query_s_device() -> None:
     """A call may have it there, and a kernel reads it."""
     query, key = (torch.empty(1, 2, length, 4, device="meta") for length in (3, 5))
     for start, other in ((torch.tensor(7), 0), (torch.tensor(7), torch.tensor(2, device="meta"))):
-        positions = Positions(Run(start), Run(other), 3, 5, query.device)
+        positions = Positions(ContiguousPositions(start), ContiguousPositions(other), 3, 5, query.device)
         problem = Problem(query, key, key, (Axis(positions),), Mask(positions), 1.0, query.dtype)
         starts = problem_arguments.named(problem_arguments.flat(problem, None))["starts_tensor"]
         assert starts.device == query.device

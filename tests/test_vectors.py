@@ -210,9 +210,9 @@ def subject_of(
 
 
 def place_of(axis: str, positions: list[int | None]) -> Place:
-    """Where both sides stand; tokens that stand nowhere lead the grid of the contents."""
-    listed, leading = np.array([0 if one is None else one for one in positions]), positions.count(None)
-    return Place(grid(*GRID, leading=leading)[axis] if leading else listed, listed, leading)
+    """Where both sides stand; tokens that stand off the grid lead the grid of the contents."""
+    listed, prefix_tokens = np.array([0 if one is None else one for one in positions]), positions.count(None)
+    return Place(grid(*GRID, prefix_tokens=prefix_tokens)[axis] if prefix_tokens else listed, listed, prefix_tokens)
 
 
 def whose(encoding: dict[str, Any]) -> str:

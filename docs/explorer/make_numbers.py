@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn.functional import request_of
+from relattn.api import request_of
 
 LENGTH, WIDTH = 24, 8
 DIGITS = 5

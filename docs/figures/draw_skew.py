@@ -3,8 +3,8 @@
     python docs/figures/draw_skew.py [FOLDER]      (default: the folder of this file)
 
 No cell is written by hand. The queries and rows are chosen so that a product tells which query and which row made it,
-100 * i + (m + 1); the functions of relattn.backends.skew arrange the products, and the canvas decodes what comes out.
-Zero is padding.
+100 * i + (m + 1); the functions of relattn.backends.dense.skew arrange the products, and the canvas decodes what comes
+out. Zero is padding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from canvas import FAINT, INK, PAPER, Colour, Picture, colour, signed
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from relattn.backends import skew
+from relattn.backends.dense import skew
 
 
 def coded_queries(count: int) -> Tensor:

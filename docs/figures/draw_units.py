@@ -23,7 +23,7 @@ BLUE, GREY = "#1f6fb2", "#eef1f4"
 PART_COLOURS = [lighter(shade, 1.0) for shade in (BLUE, NOW, "#d1602c", FAINT)]
 LENGTH = 2304
 """Of the walks: whole blocks of queries and keys in both passes."""
-NEVER = 10**9
+UNLIMITED = 10**9
 """A limit beyond every offset."""
 
 
@@ -135,7 +135,7 @@ def draw_forward(path: Path) -> None:
     side, window = 8.6, 640
     scale = side / LENGTH
     walks = {
-        "causal": (1.4, Limits(-NEVER, 0)),
+        "causal": (1.4, Limits(-UNLIMITED, 0)),
         f"causal, window of {window} keys": (11.4, Limits(1 - window, 0)),
     }
     for heading, (x, limits) in walks.items():
@@ -162,7 +162,7 @@ def draw_backward(path: Path) -> None:
     queries, keys = BACKWARD_BLOCKS
     heads, side, top = 2, 8.6, 1.3
     slots, parts = parts_of(heads, 64)
-    scale, limits = side / LENGTH, Limits(-NEVER, 0)
+    scale, limits = side / LENGTH, Limits(-UNLIMITED, 0)
     assert slots == heads and parts == len(PART_COLOURS)
     walks = [list(backward_tiles(limits, part, parts)) for part in range(parts)]
     assert_every_pair_is_met_once(limits, chain.from_iterable(chain.from_iterable(walks)))

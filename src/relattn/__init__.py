@@ -3,81 +3,111 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import importlib.util
+import re
 import sys
 from typing import TYPE_CHECKING
 
-from relattn import requirements
-
 __version__ = "0.1.0"
 
-requirements.check()
+_PYTHON = (3, 11)
+_PACKAGES = {
+    "torch": (2, 6),
+    "numpy": (1, 26),
+    "jaxtyping": (0, 2, 25),
+}  # the oldest that pass; pyproject.toml has them
+
+
+def _check_requirements() -> None:
+    """Python and the packages are there and new enough. Nothing is imported to see it."""
+    if sys.version_info < _PYTHON:
+        python = ".".join(map(str, sys.version_info[:2]))
+        raise ImportError(f"relattn: got Python {python}; expected 3.11 or later; make an environment of a newer one")
+    for package, oldest in _PACKAGES.items():
+        version = ".".join(map(str, oldest))
+        way_out = f"expected {package} {version} or later; install it: pip install '{package}>={version}'"
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # or it was built by hand
+            if importlib.util.find_spec(package) is None:
+                raise ModuleNotFoundError(f"relattn: got a Python without {package}; {way_out}", name=package) from None
+        else:
+            if tuple(map(int, re.findall(r"\d+", installed)[:3])) < oldest:
+                raise ImportError(f"relattn: got {package} {installed}; {way_out}", name=package)
+
+
+_check_requirements()
 
 _HOMES = {
-    "relative_attention": "relattn.functional",
-    "attention_weights": "relattn.functional",
-    "explain": "relattn.functional",
+    "relative_attention": "relattn.api",
+    "attention_weights": "relattn.api",
+    "explain": "relattn.api",
     "Explanation": "relattn.backends.select",
     "flex_score_mod": "relattn.flex",
-    "RelativeEmbedding": "relattn.encodings",
-    "ShawEmbedding": "relattn.encodings",
-    "TransformerXLEmbedding": "relattn.encodings",
-    "T5Bias": "relattn.encodings",
-    "AlibiBias": "relattn.encodings",
-    "KerpleBias": "relattn.encodings",
-    "GridBias": "relattn.encodings",
-    "GridEmbedding": "relattn.encodings",
-    "LogGridBias": "relattn.encodings",
-    "SandwichBias": "relattn.encodings",
-    "FunctionBias": "relattn.encodings",
-    "RotaryEmbedding": "relattn.encodings",
-    "DisentangledEmbedding": "relattn.encodings",
-    "KeyQueryEmbedding": "relattn.encodings",
-    "RelativeEncoding": "relattn.encodings",
-    "ScoreTerms": "relattn.score.terms",
-    "OffsetTable": "relattn.score.table",
-    "Positions": "relattn.score.positions",
-    "Run": "relattn.score.position",
-    "Listed": "relattn.score.position",
-    "Digits": "relattn.score.digits",
-    "grid": "relattn.score.digits",
+    "RelativeEmbedding": "relattn.encodings.relative",
+    "ShawEmbedding": "relattn.encodings.shaw",
+    "TransformerXLEmbedding": "relattn.encodings.transformer_xl",
+    "T5Bias": "relattn.encodings.t5",
+    "AlibiBias": "relattn.encodings.alibi",
+    "KerpleBias": "relattn.encodings.kerple",
+    "GridBias": "relattn.encodings.grid",
+    "GridEmbedding": "relattn.encodings.grid",
+    "LogGridBias": "relattn.encodings.log_grid",
+    "SandwichBias": "relattn.encodings.sandwich",
+    "FunctionBias": "relattn.encodings.function",
+    "RotaryEmbedding": "relattn.encodings.rotary",
+    "DisentangledEmbedding": "relattn.encodings.disentangled",
+    "KeyQueryEmbedding": "relattn.encodings.key_query",
+    "RelativeEncoding": "relattn.encodings.base",
+    "ScoreTerms": "relattn.equation.terms",
+    "OffsetTable": "relattn.equation.tables",
+    "Positions": "relattn.positions.positions",
+    "ContiguousPositions": "relattn.positions.contiguous",
+    "ExplicitPositions": "relattn.positions.explicit",
+    "GridPositions": "relattn.positions.grid",
+    "grid": "relattn.positions.grid",
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
     "RelattnWarning": "relattn.errors",
 }
-_SUBPACKAGES = ("nn", "hf", "keras", "convert", "offsets", "errors", "lab")
+_MODULES = {name: f"relattn.{name}" for name in ("nn", "hf", "keras", "convert", "errors", "lab")}
+_MODULES |= {"offsets": "relattn.positions.offsets", "catalogue": "relattn.encodings.catalogue"}
 
 if TYPE_CHECKING:
     from relattn import nn as nn
+    from relattn.api import attention_weights as attention_weights
+    from relattn.api import explain as explain
+    from relattn.api import relative_attention as relative_attention
     from relattn.backends.select import Explanation as Explanation
-    from relattn.encodings import AlibiBias as AlibiBias
-    from relattn.encodings import DisentangledEmbedding as DisentangledEmbedding
-    from relattn.encodings import FunctionBias as FunctionBias
-    from relattn.encodings import GridBias as GridBias
-    from relattn.encodings import GridEmbedding as GridEmbedding
-    from relattn.encodings import KerpleBias as KerpleBias
-    from relattn.encodings import KeyQueryEmbedding as KeyQueryEmbedding
-    from relattn.encodings import LogGridBias as LogGridBias
-    from relattn.encodings import RelativeEmbedding as RelativeEmbedding
-    from relattn.encodings import RelativeEncoding as RelativeEncoding
-    from relattn.encodings import RotaryEmbedding as RotaryEmbedding
-    from relattn.encodings import SandwichBias as SandwichBias
-    from relattn.encodings import ShawEmbedding as ShawEmbedding
-    from relattn.encodings import T5Bias as T5Bias
-    from relattn.encodings import TransformerXLEmbedding as TransformerXLEmbedding
+    from relattn.encodings import catalogue as catalogue
+    from relattn.encodings.alibi import AlibiBias as AlibiBias
+    from relattn.encodings.base import RelativeEncoding as RelativeEncoding
+    from relattn.encodings.disentangled import DisentangledEmbedding as DisentangledEmbedding
+    from relattn.encodings.function import FunctionBias as FunctionBias
+    from relattn.encodings.grid import GridBias as GridBias
+    from relattn.encodings.grid import GridEmbedding as GridEmbedding
+    from relattn.encodings.kerple import KerpleBias as KerpleBias
+    from relattn.encodings.key_query import KeyQueryEmbedding as KeyQueryEmbedding
+    from relattn.encodings.log_grid import LogGridBias as LogGridBias
+    from relattn.encodings.relative import RelativeEmbedding as RelativeEmbedding
+    from relattn.encodings.rotary import RotaryEmbedding as RotaryEmbedding
+    from relattn.encodings.sandwich import SandwichBias as SandwichBias
+    from relattn.encodings.shaw import ShawEmbedding as ShawEmbedding
+    from relattn.encodings.t5 import T5Bias as T5Bias
+    from relattn.encodings.transformer_xl import TransformerXLEmbedding as TransformerXLEmbedding
+    from relattn.equation.tables import OffsetTable as OffsetTable
+    from relattn.equation.terms import ScoreTerms as ScoreTerms
     from relattn.errors import RelattnWarning as RelattnWarning
     from relattn.errors import ShapeError as ShapeError
     from relattn.errors import UnsupportedError as UnsupportedError
     from relattn.flex import flex_score_mod as flex_score_mod
-    from relattn.functional import attention_weights as attention_weights
-    from relattn.functional import explain as explain
-    from relattn.functional import relative_attention as relative_attention
-    from relattn.score.digits import Digits as Digits
-    from relattn.score.digits import grid as grid
-    from relattn.score.position import Listed as Listed
-    from relattn.score.position import Run as Run
-    from relattn.score.positions import Positions as Positions
-    from relattn.score.table import OffsetTable as OffsetTable
-    from relattn.score.terms import ScoreTerms as ScoreTerms
+    from relattn.positions import offsets as offsets
+    from relattn.positions.contiguous import ContiguousPositions as ContiguousPositions
+    from relattn.positions.explicit import ExplicitPositions as ExplicitPositions
+    from relattn.positions.grid import GridPositions as GridPositions
+    from relattn.positions.grid import grid as grid
+    from relattn.positions.positions import Positions as Positions
 
 __all__ = [*_HOMES, "nn"]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -86,8 +116,8 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for, so that `import relattn` loads neither torch nor an extra."""
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in _SUBPACKAGES:
-        value = importlib.import_module(f"relattn.{name}")
+    elif name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'relattn' has no attribute {name!r}")
     globals()[name] = value

@@ -8,15 +8,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.arguments import kind_of
+from relattn.checks.positions import places_of
+from relattn.checks.tensors import check_tensors, shape
+from relattn.checks.values import kind_of
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.score import checks
-from relattn.score.position import PositionsLike
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
-from relattn.watched import refuse_trace
+from relattn.interception import refuse_trace
+from relattn.positions.position import PositionsLike
+from relattn.positions.positions import Positions
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Offset = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -59,15 +60,15 @@ def flex_score_mod(
     refuse_trace()
     if not isinstance(encoding, (RelativeEncoding, ScoreTerms)):
         raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding or ScoreTerms")
-    checks.check_tensors(query, key, key, enable_gqa=True)
+    check_tensors(query, key, key, enable_gqa=True)
     for name, tensor in (("query", query), ("key", key)):
         if tensor.dim() != 4:
             raise ShapeError(
-                f"{name}: got shape {checks.shape(tensor)}; expected four axes [batch, heads, length, width], as "
+                f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width], as "
                 "FlexAttention takes them"
             )
     batch, lengths, device = query.shape[:1], (query.shape[2], key.shape[2]), query.device
-    places = checks.places_of(query_position, key_position, batch, lengths, device, (None, None))
+    places = places_of(query_position, key_position, batch, lengths, device, (None, None))
     if isinstance(encoding, ScoreTerms):
         terms = placed_terms(encoding, query, key, None, places)
     else:
@@ -116,13 +117,13 @@ def _looked_up(bias: OffsetTable, heads: int, offset: Offset) -> Callable[[Tenso
 
 
 def _offset_of(positions: Positions) -> Offset:
-    """(b, i, j) -> key position j - query position i, in batch element b where the positions are listed."""
+    """(b, i, j) -> key position j - query position i, in batch element b where the positions are explicit."""
     origin = positions.origin
     if origin is not None:
         return lambda b, i, j: j - i + origin
     query, key = positions.query_positions(), positions.key_positions()
-    return lambda b, i, j: _listed(key, b, j) - _listed(query, b, i)
+    return lambda b, i, j: _position_at(key, b, j) - _position_at(query, b, i)
 
 
-def _listed(positions: Tensor, b: Tensor, index: Tensor) -> Tensor:
+def _position_at(positions: Tensor, b: Tensor, index: Tensor) -> Tensor:
     return positions[index] if positions.dim() == 1 else positions[b, index]

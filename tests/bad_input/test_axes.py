@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from relattn import (
-    Digits,
     FunctionBias,
     GridBias,
     GridEmbedding,
+    GridPositions,
     LogGridBias,
     OffsetTable,
     RelativeEmbedding,
@@ -78,14 +78,14 @@ def test_positions_on_an_axis(given, error, said):
 
 
 @pytest.mark.parametrize("side", ["query_position", "key_position"])
-@pytest.mark.parametrize(("sizes", "leading", "count"), [((2, 2), 0, 4), ((3, 3), 0, 9), ((2, 3), 1, 7)])
-def test_a_grid_of_another_length(side, sizes, leading, count):
+@pytest.mark.parametrize(("sizes", "prefix_tokens", "count"), [((2, 2), 0, 4), ((3, 3), 0, 9), ((2, 3), 1, 7)])
+def test_a_grid_of_another_length(side, sizes, prefix_tokens, count):
     said = (
         f"{side}['y']: got a grid of {count} tokens beside 6; expected as many tokens as the grid has, those that lead "
         "among them; say relattn.grid(..., first=, length=) for a part"
     )
     with refused(ShapeError, said):
-        call(**SQUARE | {side: grid(*sizes, leading=leading)})
+        call(**SQUARE | {side: grid(*sizes, prefix_tokens=prefix_tokens)})
 
 
 def test_digits_of_another_length_on_the_sequence():
@@ -94,13 +94,13 @@ def test_digits_of_another_length_on_the_sequence():
         call(**SQUARE | {"query_position": grid(5)["x"], "key_position": 0})
 
 
-def test_leading_tokens_of_the_sequence():
+def test_prefix_tokens_of_the_sequence():
     with refused(
         ValueError,
-        "query_position: got digits with leading=1 for the sequence, where every token stands somewhere; expected "
-        "digits without leading ones, or them on an axis of their own",
+        "query_position: got grid positions with prefix_tokens=1 for the sequence, where every token has a place; "
+        "expected none, or these positions on an axis of their own",
     ):
-        call(**SQUARE | {"query_position": grid(5, leading=1)["x"], "key_position": 0})
+        call(**SQUARE | {"query_position": grid(5, prefix_tokens=1)["x"], "key_position": 0})
 
 
 NOBODY = "{0}: stands on the axis {1!r}, and query_position and key_position give {2}; expected both to give it: "
@@ -203,12 +203,12 @@ def test_positions_so_far_apart_that_no_rows_are_made(names):
         call(**SQUARE | {"query_position": far, "key_position": {"y": 0, "x": 0}}, encoding=encoding)
 
 
-def test_leading_tokens_on_one_of_two_axes():
-    where = {"y": grid(2, 2, leading=2)["y"], "x": torch.arange(6)}
+def test_prefix_tokens_on_one_of_two_axes():
+    where = {"y": grid(2, 2, prefix_tokens=2)["y"], "x": torch.arange(6)}
     with refused(
         ValueError,
-        "query_position, key_position: got leading tokens on some of the axes y, x and not on others; expected one "
-        "relattn.grid for all of them, or every position listed",
+        "query_position, key_position: got prefix tokens on some of the axes y, x and not on others; expected one "
+        "relattn.grid for all of them, or explicit positions on all of them",
     ):
         call(**SQUARE | {"query_position": where, "key_position": where}, encoding=GridBias((2, 9), H))
 
@@ -289,19 +289,21 @@ def test_a_sum_moves_those_that_are_not_moved_yet():
     ids=repr,
 )
 def test_terms_of_digits(terms):
-    said = f"Digits terms: got {terms!r}; expected (step, repeat, length) of each digit, three ints, the last two of "
-    with refused(ValueError, said + "at least 1"):
-        Digits(terms)
+    said = (
+        f"GridPositions terms: got {terms!r}; expected (step, repeat, length) of each digit, three ints, the last two "
+    )
+    with refused(ValueError, said + "of at least 1"):
+        GridPositions(terms)
 
 
 def test_numbers_of_digits():
     for came in (1.5, None, True):
-        with refused(ValueError, f"Digits start: got {came!r}; expected an int"):
-            Digits((), start=came)
-    for name in ("first", "leading"):
+        with refused(ValueError, f"GridPositions start: got {came!r}; expected an int"):
+            GridPositions((), start=came)
+    for name in ("first", "prefix_tokens"):
         for came in (-1, 1.5, True):
-            with refused(ValueError, f"Digits {name}: got {came!r}; expected an int of at least 0"):
-                Digits((), **{name: came})
+            with refused(ValueError, f"GridPositions {name}: got {came!r}; expected an int of at least 0"):
+                GridPositions((), **{name: came})
 
 
 PART = "grid first, length: got {0} and {1}; expected a part of the {2}"
@@ -310,14 +312,14 @@ REFUSED_GRIDS: list[tuple[tuple, dict[str, Any], str]] = [
     ((2, 2, 2, 2), {}, "grid sizes: got 4 of them; expected one to 3, or names for the axes"),
     ((0, 3), {}, "grid sizes: got 0; expected an int of at least 1"),
     ((2, 1.5), {}, "grid sizes: got 1.5; expected an int of at least 1"),
-    ((2, 3), {"leading": -1}, "grid leading: got -1; expected an int of at least 0"),
-    ((2, 3), {"leading": True}, "grid leading: got True; expected an int of at least 0"),
+    ((2, 3), {"prefix_tokens": -1}, "grid prefix_tokens: got -1; expected an int of at least 0"),
+    ((2, 3), {"prefix_tokens": True}, "grid prefix_tokens: got True; expected an int of at least 0"),
     ((2, 3), {"first": -1}, "grid first: got -1; expected an int of at least 0"),
     ((2, 3), {"length": 1.5}, "grid length: got 1.5; expected an int of at least 0"),
     ((2, 3), {"length": -1}, "grid length: got -1; expected an int of at least 0"),
     ((2, 3), {"first": 7}, PART.format(7, None, "6 tokens of 2 x 3")),
     ((2, 3), {"first": 2, "length": 5}, PART.format(2, 5, "6 tokens of 2 x 3")),
-    ((2, 3), {"leading": 2, "length": 9}, PART.format(0, 9, "8 tokens of 2 x 3 and 2 before them")),
+    ((2, 3), {"prefix_tokens": 2, "length": 9}, PART.format(0, 9, "8 tokens of 2 x 3 and 2 before them")),
 ]
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from relattn import AlibiBias, ShapeError, UnsupportedError, relative_attention
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.nn import RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from tests.bad_input.refusal import ones, refused
 

@@ -19,7 +19,7 @@ from relattn import (
     T5Bias,
     TransformerXLEmbedding,
 )
-from relattn.score.position import Run
+from relattn.positions.contiguous import ContiguousPositions
 from tests.bad_input.refusal import refused
 
 NAN, INF = float("nan"), float("inf")
@@ -95,7 +95,7 @@ def test_flags(encoding, name, came):
 
 @pytest.mark.parametrize("came", ["drop", "Clamp", None, 1, True, ["clamp"], {}], ids=repr)
 def test_relative_beyond(came):
-    with refused(ValueError, f"beyond: got {came!r}; expected one of 'refuse', 'clamp', 'zero'"):
+    with refused(ValueError, f"beyond: got {came!r}; expected one of 'error', 'clamp', 'zero'"):
         make(RelativeEmbedding, beyond=came)
 
 
@@ -221,7 +221,9 @@ def test_rotary_scaling_whose_attention_factor_is_not_given():
     """None, as configs have it."""
     query = torch.randn(1, 1, 4, 8)
     given, left_out = (make(RotaryEmbedding, scaling=one) for one in ({**YARN, "attention_factor": None}, YARN))
-    assert torch.equal(given.prepare_keys(query, Run(0)), left_out.prepare_keys(query, Run(0)))
+    assert torch.equal(
+        given.prepare_keys(query, ContiguousPositions(0)), left_out.prepare_keys(query, ContiguousPositions(0))
+    )
 
 
 @pytest.mark.parametrize("came", ["default", "proportional", "YaRN", None, ["linear"], 1], ids=repr)

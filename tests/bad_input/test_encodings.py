@@ -25,7 +25,7 @@ from relattn import (
     explain,
     relative_attention,
 )
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from tests.bad_input.refusal import call, ones, refused
 
 TERMS = ("relative_keys", "relative_queries", "relative_values", "bias")

@@ -17,7 +17,7 @@ from relattn import (
     T5Bias,
     UnsupportedError,
 )
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from tests.bad_input.refusal import ones, refused
 

@@ -67,7 +67,7 @@ def test_unknown_backend(function, came):
         call(function, backend=came)
 
 
-LIMITS = "its causality compares indices: no window, no listed positions, and equal starts"
+LIMITS = "its causality compares indices: no window, no explicit positions, and equal starts"
 SDPA_LACKS = {
     "it has no bias": {"bias": True},
     "it has no relative keys": {"relative_keys": True},

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from relattn.backends import skew
-from relattn.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
+from relattn.backends.dense import skew
+from relattn.positions.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
 from tests.bad_input.refusal import ones, refused
 
 OFFSETS = np.arange(-3, 4)

@@ -12,7 +12,7 @@ QUERY = ones(2, 4, 5, 8)
 TERMS = ("relative_keys", "relative_queries", "relative_values", "bias")
 
 
-def table(*size: int, first: int = -10, dtype: torch.dtype = torch.float32, device: str = "cpu", beyond="refuse"):
+def table(*size: int, first: int = -10, dtype: torch.dtype = torch.float32, device: str = "cpu", beyond="error"):
     return OffsetTable(ones(*size, dtype=dtype, device=device), first, beyond)
 
 
@@ -35,7 +35,7 @@ def test_table_without_rows(size):
         OffsetTable(ones(*size), 0)
 
 
-@pytest.mark.parametrize("beyond", ["refuse", "clamp", "zero"])
+@pytest.mark.parametrize("beyond", ["error", "clamp", "zero"])
 @pytest.mark.parametrize("came", [None, 1.5, "0", True, NAN, [0], (0,)], ids=repr)
 def test_table_first(came, beyond):
     with refused(TypeError, f"OffsetTable first: got {came!r}; expected an int, or a 0-d int64 tensor"):
@@ -51,7 +51,7 @@ def test_table_first(came, beyond):
 )  # fmt: skip
 def test_table_first_as_a_tensor(came, name):
     with refused(TypeError, f"OffsetTable first: got {name}; expected an int, or a 0-d int64 tensor"):
-        OffsetTable(ones(1, 5, 8), came, "refuse")
+        OffsetTable(ones(1, 5, 8), came, "error")
 
 
 @pytest.mark.parametrize("beyond", ["clamp", "zero"])
@@ -63,7 +63,7 @@ def test_table_first_as_a_tensor_without_refusing(beyond):
 
 @pytest.mark.parametrize("came", ["drop", "Clamp", None, 1, ["clamp"], {}], ids=repr)
 def test_table_beyond(came):
-    with refused(ValueError, f"OffsetTable beyond: got {came!r}; expected one of 'clamp', 'zero', 'refuse'"):
+    with refused(ValueError, f"OffsetTable beyond: got {came!r}; expected one of 'clamp', 'zero', 'error'"):
         OffsetTable(ones(1, 5, 8), 0, came)
 
 
@@ -163,18 +163,18 @@ def test_sum_of_the_own_query_and_another(first):
         keys((1, 21, 8), first) + keys((1, 21, 8), QUERY if first is None else None)
 
 
-def test_sum_of_terms_that_answer_for_leading_tokens_and_others():
-    """Nobody could tell which pairs of a leading token get nothing. Terms without a table have no such pairs."""
-    one, other = (ScoreTerms(bias=table(1, 21), answers_for_leading=answers) for answers in (True, False))
+def test_sum_of_terms_that_answer_for_prefix_tokens_and_others():
+    """Nobody could tell which pairs of a prefix token get nothing. Terms without a table have no such pairs."""
+    one, other = (ScoreTerms(bias=table(1, 21), has_prefix_rows=answers) for answers in (True, False))
     said = (
-        "ScoreTerms sum: got terms with answers_for_leading=True and others without on the same axes; expected rows "
+        "ScoreTerms sum: got terms with has_prefix_rows=True and others without on the same axes; expected rows "
         "for the tokens before a grid in all of them, or in none"
     )
     with refused(ValueError, said):
         one.on("y", "x") + other.on("y", "x")
     for sum_of in (one + one, one + ScoreTerms(), ScoreTerms() + one):
-        assert sum_of.answers_for_leading
-    assert not (other + other).answers_for_leading
+        assert sum_of.has_prefix_rows
+    assert not (other + other).has_prefix_rows
 
 
 def test_sum_of_tables_that_share_no_offset():

@@ -9,10 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn import OffsetTable, ScoreTerms, ShawEmbedding, UnsupportedError, explain
+from relattn.api import request_of
 from relattn.backends.select import select
 from relattn.backends.triton.host import reasons, slow_place
 from relattn.errors import RelattnWarning
-from relattn.functional import request_of
 from tests.bad_input.refusal import LK, LQ, B, D, H, call, ones, refused
 
 NO_GPU = "its kernels run on CUDA, and the query lies on cpu"
@@ -151,7 +151,7 @@ LENGTHS = {"query": LQ, "key": LK, "value": LK}
 DOUBLE = {name: ones(B, H, length, D, dtype=torch.float64) for name, length in LENGTHS.items()}
 LACKS = {
     "it computes in float32, and query is float64": DOUBLE,
-    "for listed positions it takes the first offset of a table as an int, not as a tensor": {
+    "for explicit positions it takes the first offset of a table as an int, not as a tensor": {
         "key_position": torch.arange(LK),
         "encoding": ScoreTerms(bias=OffsetTable(ones(H, LQ + LK), torch.tensor(-LQ))),
     },

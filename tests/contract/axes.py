@@ -18,7 +18,7 @@ from relattn import (
     ScoreTerms,
     T5Bias,
 )
-from relattn.score.positions import Positions
+from relattn.positions.positions import Positions
 from tests.contract.cases import (
     EncodingCase,
     Part,

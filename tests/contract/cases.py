@@ -212,7 +212,7 @@ class HandTable(NamedTuple):
     shared: bool
     first: int = 0
     rows: int | None = None
-    beyond: str = "refuse"
+    beyond: str = "error"
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ CASES: dict[str, EncodingCase | TermsCase] = {
         },
         relative_width=3,
     ),
-    "terms_all_refuse": TermsCase(
+    "terms_all_error": TermsCase(
         {
             name: HandTable(shared=name != "bias")
             for name in ("relative_keys", "relative_queries", "relative_values", "bias")
@@ -361,7 +361,7 @@ def expected_answer(backend: str, case: EncodingCase | TermsCase, setting: Setti
 DIFFERENT = (
     "none", "relative", "relative_per_head", "relative_zero", "relative_causal_clamp", "shaw_asymmetric", "txl", "t5",
     "key_query", "disentangled_buckets", "alibi_3_heads", "rope+shaw", "shaw+shaw_values", "terms_all",
-    "terms_all_refuse", "terms_relative_queries", "terms_bias",
+    "terms_all_error", "terms_relative_queries", "terms_bias",
 )  # fmt: skip
 """Every kind of table, shared or not, clipped, zero beyond it, or whole."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests import seeds
 from tests.contract.plain import magnitudes, plain_attention
-from tests.contract.subject import OF_NO_AXIS, Subject
+from tests.contract.subject import AXISLESS, Subject
 from tests.oracle import Answer, assert_within_budget, complex_step_gradients, max_error
 from tests.oracle.budget import EPS
 
@@ -33,7 +33,7 @@ def sum_lengths(subject: Subject) -> dict[str, int]:
     the values' width; a table's row, or a mask's element, may meet every pair.
     """
     s = subject.setting
-    score = sum(array.shape[-1] for name, array in subject.arrays.items() if name not in ("value", *OF_NO_AXIS)) + 7
+    score = sum(array.shape[-1] for name, array in subject.arrays.items() if name not in ("value", *AXISLESS)) + 7
     output = score + s.key_length
     pairs = s.batch * s.num_heads * s.query_length * s.key_length
     back = output + subject.arrays["value"].shape[-1]

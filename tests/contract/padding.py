@@ -22,7 +22,7 @@ LISTED = np.array([[4, 2, 3, 1, 0], [0, 1, 2, 3, 4]]), np.array([[9, 3, 1, 2, 8,
 
 
 def _columns(heads: int, kind: str) -> np.ndarray:
-    """An explicit mask that leaves some keys to no query, others under every other head; and to some query no key."""
+    """A mask of pairs that leaves some keys to no query, others under every other head; and to some query no key."""
     allowed = np.ones((BATCH, heads, QUERIES, KEYS), dtype=bool)
     allowed[0, :, :, 1:3] = False
     allowed[1, :, :, 5] = False

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relattn import Digits, grid
+from relattn import GridPositions, grid
 
 Choose = Callable[[Sequence[Any]], Any]
 
@@ -17,30 +17,32 @@ class Place(NamedTuple):
     """One side on one axis.
 
     given: what a call is given, arrays as NumPy; a 0-d array is a start given as a tensor. positions: every element's,
-    [L] or [B, L], 0 for those that lead. leading: how many, from the first, stand nowhere. furthest: the smallest and
-    the largest position that tables must reach, where that is further than those of `positions`: of several digits, the
-    sums of what each of them reaches.
+    [L] or [B, L], 0 for those that lead. prefix_tokens: how many, from the first, stand off the grid. furthest: the
+    smallest and the largest position that tables must reach, where that is further than those of `positions`: of
+    several digits, the sums of what each of them reaches.
     """
 
     given: Any
     positions: np.ndarray
-    leading: int = 0
+    prefix_tokens: int = 0
     furthest: tuple[int, int] | None = None
 
     def extremes(self) -> tuple[int, int] | None:
         """The smallest and the largest position of what stands; None where nothing does."""
-        standing = self.positions[..., self.leading :]
+        standing = self.positions[..., self.prefix_tokens :]
         if standing.size == 0:
             return None
         return (int(standing.min()), int(standing.max())) if self.furthest is None else self.furthest
 
 
-def on_a_grid(axes: tuple[str, ...], sizes: Sequence[int], leading: int, first: int, length: int) -> dict[str, Place]:
+def on_a_grid(
+    axes: tuple[str, ...], sizes: Sequence[int], prefix_tokens: int, first: int, length: int
+) -> dict[str, Place]:
     """Some tokens of a grid, row by row, behind those that lead."""
     columns = np.stack(np.unravel_index(np.arange(np.prod(sizes)), sizes))
-    columns = np.concatenate([np.zeros((len(sizes), leading), dtype=np.int64), columns], axis=1)
-    given = grid(*sizes, names=axes, leading=leading, first=first, length=length)
-    part, before = columns[:, first : first + length], min(max(leading - first, 0), length)
+    columns = np.concatenate([np.zeros((len(sizes), prefix_tokens), dtype=np.int64), columns], axis=1)
+    given = grid(*sizes, names=axes, prefix_tokens=prefix_tokens, first=first, length=length)
+    part, before = columns[:, first : first + length], min(max(prefix_tokens - first, 0), length)
     return {axis: Place(given[axis], part[number], before) for number, axis in enumerate(axes)}
 
 
@@ -62,7 +64,7 @@ def of_digits(rng: np.random.Generator, length: int) -> Place:
     index = np.arange(length) + first
     digits = np.stack([step * (index // repeat % count) for step, repeat, count in terms])
     furthest = start + int(digits.min(1).sum()), start + int(digits.max(1).sum())
-    return Place(Digits(terms, start=start, first=first), start + digits.sum(0), furthest=furthest)
+    return Place(GridPositions(terms, start=start, first=first), start + digits.sum(0), furthest=furthest)
 
 
 def make_places(
@@ -79,11 +81,11 @@ def make_places(
         sides = [{axis: _of_any_kind(choose, rng, length, batch) for axis in axes} for length in lengths]
     else:
         sizes = [choose((1, 2, 3) if number < 2 else (1, 2)) for number in range(len(axes))]
-        leading = choose((1, 1, 2)) if layout == "class token" else 0
-        total = leading + int(np.prod(sizes))
+        prefix_tokens = choose((1, 1, 2)) if layout == "class token" else 0
+        total = prefix_tokens + int(np.prod(sizes))
         spans = [(0, total) if whole else _part(choose, total) for _ in range(2)]
         lengths = spans[0][1], spans[1][1]
-        sides = [on_a_grid(axes, sizes, leading, *span) for span in spans]
+        sides = [on_a_grid(axes, sizes, prefix_tokens, *span) for span in spans]
     return {
         "query_length": lengths[0],
         "key_length": lengths[1],

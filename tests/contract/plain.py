@@ -73,13 +73,13 @@ class Formula(NamedTuple):
         return self._replace(pairs=self.pairs.axes[axis])
 
     def offsets_on(self, axes) -> tuple[list[np.ndarray], "Formula"]:
-        """The offsets on each of them, 0 where one of a pair stands nowhere; and the formula on one of the others."""
+        """The offsets on each of them, 0 where one of a pair stands off the grid; and the formula on another."""
         offsets = [self.pairs.offset if axis == "sequence" else self.pairs.axes[axis].offset for axis in axes]
         there = self.on(next(axis for axis in axes if axis != "sequence"))
         return [np.where(there.pairs.visible, offset, 0) for offset in offsets], there
 
     def standing(self, added: Added) -> Added:
-        """Nothing for pairs of which one stands nowhere on the axis; rewritten q . k stays."""
+        """Nothing for pairs of which one stands off the grid on the axis; rewritten q . k stays."""
         keep = torch.from_numpy(self.pairs.visible.copy())[:, None]
 
         def kept(term, keep: Tensor):
@@ -103,7 +103,7 @@ def shaw(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max
 
 
 def generalised(
-    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, causal=False, beyond="refuse"
+    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, causal=False, beyond="error"
 ) -> Added:
     table = p["relative_keys"]
     first = 1 - (table.shape[1] if causal else (table.shape[1] + 1) // 2)
@@ -230,8 +230,8 @@ def grid_bias(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *
     if not extra:
         return there.standing(Added(unscaled=f.rows(p["bias"].T, index)))
     of_query, of_key = (
-        (np.arange(length) < leading).astype(np.int64)
-        for length, leading in zip(index.shape[1:], there.pairs.leading, strict=True)
+        (np.arange(length) < prefix_tokens).astype(np.int64)
+        for length, prefix_tokens in zip(index.shape[1:], there.pairs.prefix_tokens, strict=True)
     )
     which = of_query[:, None] + 2 * of_key  # 1 from a class token, 2 to one, 3 both
     last = p["bias"].shape[0] - 1

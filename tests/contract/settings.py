@@ -70,7 +70,7 @@ class Setting:
     def oracle_axes(self) -> dict[str, OnAxis]:
         """The positions on other axes as the oracles take them."""
         return {
-            name: OnAxis(query.positions, key.positions, (query.leading, key.leading))
+            name: OnAxis(query.positions, key.positions, (query.prefix_tokens, key.prefix_tokens))
             for name, (query, key) in self.axes.items()
         }
 

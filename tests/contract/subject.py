@@ -17,7 +17,7 @@ from tests.contract.cases import EncodingCase, HandTable, Part, TermsCase
 from tests.contract.settings import Setting
 
 INPUTS = ("query", "key", "value")
-OF_NO_AXIS = ("key_bias", "sinks")
+AXISLESS = ("key_bias", "sinks")
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Subject:
         keywords = on_device(self.setting.torch_keywords(), self.device)
         if self.setting.has_float_mask:
             keywords["attn_mask"] = self.setting.shaped_mask(self.arrays["attn_mask"])
-        keywords |= {name: self.arrays[name] for name in OF_NO_AXIS if name in self.arrays}
+        keywords |= {name: self.arrays[name] for name in AXISLESS if name in self.arrays}
         return {**{name: self.arrays[name] for name in INPUTS}, **keywords, "encoding": self.encoding()}
 
     def run(self, backend: str, return_lse: bool = True) -> Any:
@@ -78,7 +78,7 @@ class Subject:
         keywords = self.setting.oracle_keywords()
         if "attn_mask" in numbers:
             keywords["attn_mask"] = numbers["attn_mask"]
-        keywords |= {name: numbers[name] for name in OF_NO_AXIS if name in numbers}
+        keywords |= {name: numbers[name] for name in AXISLESS if name in numbers}
         inputs = tuple(numbers[name] for name in INPUTS)
         if self.hand_tables:
             tables = {n: oracle.Table(numbers[n], t.first, t.beyond) for n, t in self.hand_tables.items()}
@@ -128,7 +128,7 @@ def make_subject(
         assert s.attn_mask is not None
         arrays["attn_mask"] = torch.from_numpy(s.attn_mask).to(kinds["encoding"]).requires_grad_()
     if isinstance(case, EncodingCase):
-        return Subject(setting, {**arrays, **parameters, **of_no_axis(s, normal)}, parts)
+        return Subject(setting, {**arrays, **parameters, **axisless(s, normal)}, parts)
 
     if case.rewrites:
         arrays["terms.query"] = normal(*arrays["query"].shape)
@@ -144,10 +144,10 @@ def make_subject(
         widths = {"relative_keys": (case.relative_width or s.head_dim,), "relative_queries": (s.head_dim,)}
         widths |= {"relative_values": (s.value_dim,), "bias": ()}
         arrays[name] = normal(1 if table.shared else s.num_heads, table.rows, *widths[name], kind="encoding")
-    return Subject(setting, {**arrays, **of_no_axis(s, normal)}, hand_tables=tables)
+    return Subject(setting, {**arrays, **axisless(s, normal)}, hand_tables=tables)
 
 
-def of_no_axis(s: Setting, normal: Callable[..., Tensor]) -> dict[str, Tensor]:
+def axisless(s: Setting, normal: Callable[..., Tensor]) -> dict[str, Tensor]:
     """The key bias and the sinks of a setting."""
     arrays = {}
     if s.key_bias is not None:

@@ -8,8 +8,8 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from relattn import (
-    Digits,
     GridBias,
+    GridPositions,
     OffsetTable,
     RotaryEmbedding,
     ScoreTerms,
@@ -37,10 +37,10 @@ KINDS = ("swin", "beit", "sam", "shaw_on_both", "key_query_on_both", "everywhere
 """Between them every kind of table, on one axis and on several."""
 
 
-def on_grid(name: str, rng: np.random.Generator, *sizes: int, leading: int = 1, **changes) -> Subject:
+def on_grid(name: str, rng: np.random.Generator, *sizes: int, prefix_tokens: int = 1, **changes) -> Subject:
     """Self-attention over a grid behind a class token."""
-    length = leading + int(np.prod(sizes))
-    axes = on_a_grid(("y", "x"), sizes, leading, first=0, length=length)
+    length = prefix_tokens + int(np.prod(sizes))
+    axes = on_a_grid(("y", "x"), sizes, prefix_tokens, first=0, length=length)
     setting = Setting(2, 4, 2, length, length, 4, 4, axes={a: (p, p) for a, p in axes.items()}, **changes)
     return make_subject(AXES_CASES[name], replace(setting, seed=int(rng.integers(2**32))))
 
@@ -65,15 +65,15 @@ def test_bits_repeat(name: str, backend: str, rng: np.random.Generator) -> None:
 
 @every_backend
 def test_lists_of_a_grid_s_positions_are_the_grid(backend: str, rng: np.random.Generator) -> None:
-    """Without leading tokens; and so are digits written another way, and positions further on."""
+    """Without prefix tokens; and so are digits written another way, and positions further on."""
     for name in ("swin", "sam", "swin_v2", "shaw_on_both", "grid_embedding"):
-        subject = on_grid(name, rng, 2, 3, leading=0)
+        subject = on_grid(name, rng, 2, 3, prefix_tokens=0)
         expected = attend(subject, backend)
         y, x = np.repeat([0, 1], 3), np.tile([0, 1, 2], 2)
         for given in (
             {"y": torch.from_numpy(y), "x": torch.from_numpy(x)},
             {"y": torch.from_numpy(np.stack([y, y + 7])), "x": torch.from_numpy(x).int()},
-            {"y": Digits(((1, 3, 9),), start=4), "x": Digits(((1, 1, 3),), first=3)},
+            {"y": GridPositions(((1, 3, 9),), start=4), "x": GridPositions(((1, 1, 3),), first=3)},
         ):
             assert_equal(attend(subject, backend, query_position=given, key_position=given), expected)
 
@@ -97,7 +97,7 @@ def test_a_rotation_whose_angles_follow_the_length_of_an_axis(rope_type: str, rn
         assert_equal(of_a_grid, of_lists)
         answers.append(of_a_grid)
     assert not torch.allclose(*answers)
-    behind_a_token = grid(4, 3, leading=1)
+    behind_a_token = grid(4, 3, prefix_tokens=1)
     longer = [torch.cat([torch.randn_like(one[:, :, :1]), one], dim=2) for one in (query, key, value)]
     lists = {"x": torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(12) % 3]), "y": 0}
     found, expected = (
@@ -111,7 +111,7 @@ def test_a_rotation_whose_angles_follow_the_length_of_an_axis(rope_type: str, rn
 def test_terms_by_hand_are_the_encoding_s(backend: str, rng: np.random.Generator) -> None:
     """`ScoreTerms.on`: of one axis, of two together, and in a sum with the sequence's."""
     query, key, value = (torch.randn(2, 3, 7, 4, dtype=torch.float64) for _ in range(3))
-    where = grid(2, 3, leading=1)
+    where = grid(2, 3, prefix_tokens=1)
     places = {"query_position": where, "key_position": where, "backend": backend}
     t5 = T5Bias(3, num_buckets=4, max_distance=4).double()
     torch.nn.init.normal_(t5.bias)
@@ -132,7 +132,7 @@ def test_terms_by_hand_are_the_encoding_s(backend: str, rng: np.random.Generator
 @pytest.mark.parametrize("name", ["swin", "beit", "layoutlm_v3", "swin_v2"])
 def test_flex_attention_with_our_score_mod(name: str, rng: np.random.Generator) -> None:
     """Biases on axes, in PyTorch's own eager FlexAttention."""
-    subject = on_grid(name, rng, 2, 3, leading=0 if name == "layoutlm_v3" else 1)
+    subject = on_grid(name, rng, 2, 3, prefix_tokens=0 if name == "layoutlm_v3" else 1)
     if name == "layoutlm_v3":
         axes = {axis: (listed(rng, 6, 2), listed(rng, 6)) for axis in ("x", "y")}
         subject = make_subject(AXES_CASES[name], replace(subject.setting, axes=axes))

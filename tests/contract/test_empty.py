@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import relattn
-from relattn.score.positions import Positions
+from relattn.positions.positions import Positions
 from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject
@@ -109,7 +109,7 @@ class Elsewhere(relattn.RelativeEncoding):
         self.rows = torch.nn.Parameter(torch.ones(2, 3, 4))
 
     def terms(self, query: torch.Tensor, key: torch.Tensor, positions: Positions) -> relattn.ScoreTerms:
-        tables = [relattn.OffsetTable(rows, self.first, "refuse") for rows in (self.rows, self.rows[..., 0])]
+        tables = [relattn.OffsetTable(rows, self.first, "error") for rows in (self.rows, self.rows[..., 0])]
         return relattn.ScoreTerms(relative_keys=tables[0], bias=tables[1])
 
 

@@ -7,7 +7,7 @@ import pytest
 from relattn.backends.select import BACKENDS
 from relattn.backends.tiled import operator
 from relattn.backends.tiled.sizes import TileSizes
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
 
 SMALL_TILES = "tiled, small tiles"
 TESTED_BACKENDS = (*(name for name in BACKENDS if name not in ("triton", "native")), SMALL_TILES)

@@ -13,8 +13,8 @@ from torch.func import functional_call
 
 from relattn import OffsetTable, RelativeEncoding, ScoreTerms, T5Bias, TransformerXLEmbedding
 from relattn.convert import FORMATS, layers, to_relattn
-from relattn.offsets import sinusoids
-from relattn.score.positions import Positions
+from relattn.positions.offsets import sinusoids
+from relattn.positions.positions import Positions
 from tests.convert import published
 from tests.convert.cases import CASES, DIM, FURTHEST, HEADS, LENGTH, TERMS, TIED, WIDTH, B, Case
 from tests.peers.compare import assert_same_numbers

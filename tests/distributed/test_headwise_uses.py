@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 import relattn
 from relattn.distributed import HeadwiseParallel, plan
 from relattn.nn import KVCache
-from relattn.score.positions import Positions
+from relattn.positions.positions import Positions
 from tests import seeds
 from tests.distributed.ranks import Ranks
 from tests.distributed.split_heads import HEADS, LENGTH, WIDTH, assert_close, made, mesh, whole
@@ -38,7 +38,7 @@ class Slopes(relattn.RelativeEncoding):
         offsets = positions.span.offsets(query.device).to(query.dtype)
         bias = (self.slopes.t() * offsets).tanh() * self.shared
         assert bias.shape[0] == self.num_heads
-        return relattn.ScoreTerms(bias=relattn.OffsetTable(bias, positions.span.first, "refuse"))
+        return relattn.ScoreTerms(bias=relattn.OffsetTable(bias, positions.span.first, "error"))
 
 
 def own_encoding(rank: int) -> None:

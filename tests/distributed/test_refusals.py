@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import relattn
 from relattn import relative_attention
 from relattn.backends.select import BACKENDS
-from relattn.spread import check_split_alike
+from relattn.checks.dtensors import check_split_alike
 from tests.distributed.ranks import Ranks
 from tests.distributed.refused import EMBED, HEADS, LENGTH, WIDTH, inputs, layer, said, spread
 

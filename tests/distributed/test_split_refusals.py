@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import relattn
 from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, split, unpadded
-from relattn.score.terms import ScoreTerms
+from relattn.equation.terms import ScoreTerms
 from tests.distributed.ranks import Ranks
 
 

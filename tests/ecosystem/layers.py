@@ -67,7 +67,7 @@ class Attention(nn.Module):
         return self.layer(query, key, key_mask=key_mask, key_bias=key_bias, sinks=sinks, **self.fixed, **more)
 
 
-def of_no_axis(queries: int, keys: int) -> dict[str, Tensor]:
+def axisless(queries: int, keys: int) -> dict[str, Tensor]:
     """A key bias and sinks for two batch elements under four heads; softcap is a number."""
     return {
         "key_bias": torch.randn(2, 1, keys, dtype=torch.float64).cumsum(-1),

@@ -28,8 +28,8 @@ from tests.contract.calls import assert_equal, gradients
 from tests.oracle import assert_within_budget, max_error
 
 HEADS, HEAD_DIM, WIDTH = 2, 4, 6
-SIZES, LEADING = (2, 3), 1
-LENGTH = LEADING + 6
+SIZES, PREFIX_TOKENS = (2, 3), 1
+LENGTH = PREFIX_TOKENS + 6
 
 ENCODINGS = {
     "grid_bias": lambda: GridBias(SIZES, HEADS, extra=3),
@@ -60,7 +60,7 @@ class OnAGrid(nn.Module):
                 parameter.normal_()
 
     def forward(self, x: Tensor) -> Tensor:
-        where = grid(*SIZES, leading=LEADING)
+        where = grid(*SIZES, prefix_tokens=PREFIX_TOKENS)
         return self.layer(x, query_position=where, key_position=where)
 
 

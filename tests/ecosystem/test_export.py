@@ -20,10 +20,10 @@ from tests.ecosystem.layers import (
     ONE,
     Attention,
     attention,
+    axisless,
     every_backend,
     every_traced_encoding_slowly,
     inputs,
-    of_no_axis,
 )
 
 pytestmark = pytest.mark.graphs
@@ -78,9 +78,9 @@ def test_a_key_bias_sinks_and_a_cap_of_every_length(backend: str, rng: np.random
     module = attention("shaw", rng, backend, fixed={"softcap": 2.0})
     queries, keys = (torch.export.Dim(which, min=2, max=LONGEST) for which in ("queries", "keys"))
     lengths = {"query": {1: queries}, "key": {1: keys}, "key_bias": {2: keys}, "sinks": {2: queries}}
-    program = torch.export.export(module, tuple(inputs(11, 15)), of_no_axis(11, 15), dynamic_shapes=lengths)
+    program = torch.export.export(module, tuple(inputs(11, 15)), axisless(11, 15), dynamic_shapes=lengths)
     for some in LENGTHS:
-        given, more = inputs(*some), of_no_axis(*some)
+        given, more = inputs(*some), axisless(*some)
         assert_equal(program.module()(*given, **more), module(*given, **more))
 
 
@@ -98,7 +98,7 @@ def test_a_length_beyond_the_table_is_not_exported(rng: np.random.Generator) -> 
 def test_explicit_positions_that_an_encoding_reads(name: str, rng: np.random.Generator) -> None:
     module, (given,) = attention(name, rng), inputs(9)
     said = (
-        "query_position, key_position: got listed positions in an export, and an encoding that reads them for the "
+        "query_position, key_position: got explicit positions in an export, and an encoding that reads them for the "
         "rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or zeroes"
     )
     positions = {"query_position": torch.arange(9), "key_position": torch.arange(9)}

@@ -17,11 +17,11 @@ from tests.ecosystem.layers import (
     WIDTH,
     Attention,
     attention,
+    axisless,
     every_backend,
     every_encoding,
     few_encodings,
     inputs,
-    of_no_axis,
 )
 
 pytestmark = pytest.mark.one_in(2)
@@ -93,7 +93,7 @@ def test_a_batch_of_masks(rng: np.random.Generator) -> None:
 def test_a_batch_of_key_biases_and_sinks(rng: np.random.Generator) -> None:
     """Each alone, as the calls by themselves; and their gradients."""
     module, (query,) = attention("shaw", rng, fixed={"softcap": 2.0, "is_causal": True}), inputs(9)
-    several = [of_no_axis(9, 9) for _ in range(3)]
+    several = [axisless(9, 9) for _ in range(3)]
     stacked = {name: torch.stack([one[name] for one in several]) for name in several[0]}
     for name in stacked:
         others = {other: tensor for other, tensor in several[0].items() if other != name}

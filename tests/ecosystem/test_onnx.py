@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.ecosystem import test_axes as axes
-from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_traced_encoding, inputs, of_no_axis
+from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, axisless, every_traced_encoding, inputs
 from tests.ecosystem.test_conformer import conformer
 from tests.oracle import assert_within_budget, max_error
 
@@ -98,10 +98,10 @@ def test_auto_takes_dense(rng: np.random.Generator) -> None:
 @quietly
 def test_a_key_bias_sinks_and_a_cap(rng: np.random.Generator) -> None:
     module = attention("shaw", rng, fixed={"is_causal": True, "softcap": 2.0}).float()
-    more = {name: tensor.float() for name, tensor in of_no_axis(11, 11).items()}
+    more = {name: tensor.float() for name, tensor in axisless(11, 11).items()}
     session = Session(module, inputs(11, dtype=torch.float32), **more)
     for length in (1, 7, LONGEST):
-        more = {name: tensor.float() for name, tensor in of_no_axis(length, length).items()}
+        more = {name: tensor.float() for name, tensor in axisless(length, length).items()}
         assert_equal_numbers(session, module, length, masked=False, **more)
 
 

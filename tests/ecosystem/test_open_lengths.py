@@ -92,7 +92,7 @@ ASKED = {
         | {"query_ids": integers("BQ"), "key_ids": integers("BK")},
         fixed={"enable_gqa": True, "is_causal": True},
     ),
-    "listed positions": Asked(
+    "explicit positions": Asked(
         attended("BH", "BH")
         | {"query_position": integers("BQ"), "key_position": integers("K")}
         | {"key_bias": numbers("B1K"), "attn_mask": numbers("HQK")},
@@ -226,7 +226,7 @@ def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str, ins
 
 
 def test_one_graph_for_more_and_for_fewer_tokens_than_a_table_has_rows() -> None:
-    """Listed positions: an eager call hands on the rows that are met, and compares lengths for it."""
+    """Explicit positions: an eager call hands on the rows that are met, and compares lengths for it."""
     encoding, counter = ShawEmbedding(4, 8), CompileCounterWithBackend("eager")
 
     def attend(query: Tensor, where: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from transformers import masking_utils
 
 import relattn.hf
 from relattn import UnsupportedError
-from relattn.functional import attention_weights
+from relattn.api import attention_weights
 from relattn.hf import MaskStructure, interface
 from relattn.hf.mask_functions import relattn_mask
 from tests import seeds

@@ -50,6 +50,16 @@ def test_weights_that_are_cut_off(folder, left):
     assert "\n" not in str(caught.value)
 
 
+def test_a_configuration_with_the_older_word_for_an_error(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config["encoding_options"]["beyond"] = "refuse"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError) as caught:
+        load_checkpoint(folder)
+    assert "beyond: got 'refuse'; expected one of 'error', 'clamp', 'zero'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["config.json", "data.json"])
 def test_a_file_that_is_cut_off(folder, name):
     path = folder / name

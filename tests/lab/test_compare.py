@@ -10,7 +10,7 @@ import statistics
 import numpy as np
 import pytest
 
-from relattn.catalogue import CATALOGUE
+from relattn.encodings.catalogue import CATALOGUE
 from relattn.lab.budget import LEAST_STEPS
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compare import resume, start

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import relattn
-from relattn.catalogue import CATALOGUE, Layer
+from relattn.encodings.catalogue import CATALOGUE, Layer
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import ENCODINGS, build_encoding, lab_options
 from relattn.lab.settings import Settings

@@ -8,13 +8,13 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from relattn import Digits, Listed
+from relattn import ExplicitPositions, GridPositions
 from relattn.errors import ShapeError
 from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import ENCODINGS
 from relattn.lab.model import LabModel
-from relattn.offsets import sinusoids
+from relattn.positions.offsets import sinusoids
 from tests import seeds
 from tests.lab.small import config, model, tokens
 
@@ -47,9 +47,9 @@ def test_a_cache_keeps_time_without_a_list_unless_rows_are_masked(masked, max_le
     with torch.no_grad():
         singly = [asked(ids[:, n : n + 1], past_key_values=other).logits for n in range(40)]
     torch.testing.assert_close(torch.cat(parts, 1), torch.cat(singly, 1), **CLOSE)
-    for kept, kind in ((cache, Listed if masked else Digits), (other, Digits)):
+    for kept, kind in ((cache, ExplicitPositions if masked else GridPositions), (other, GridPositions)):
         assert type(kept.kv(1).beside["time"]) is kind
-        assert type(kept.kv(1).beside["pitch"]) is Listed
+        assert type(kept.kv(1).beside["pitch"]) is ExplicitPositions
 
 
 @pytest.mark.parametrize("operand", [0, 1, 2])

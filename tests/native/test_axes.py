@@ -39,11 +39,11 @@ def on_grid(name: str, rng: np.random.Generator, sizes: tuple[int, ...] | None =
     """A part of the grid asks all of it; a class token stands before it where the encoding lets one."""
     case = AXES_CASES[name]
     sizes = sizes or SIZES[case.axes]
-    leading = 1 if "class token" in case.layouts and rng.integers(2) else 0
-    length = leading + int(np.prod(sizes))
+    prefix_tokens = 1 if "class token" in case.layouts and rng.integers(2) else 0
+    length = prefix_tokens + int(np.prod(sizes))
     first = int(rng.integers(length // 2))
     sides = [
-        on_a_grid(case.axes, sizes, leading, first=begin, length=count)
+        on_a_grid(case.axes, sizes, prefix_tokens, first=begin, length=count)
         for begin, count in ((first, changes.pop("queries", length - first)), (0, length))
     ]
     axes: dict[str, tuple[Place, Place]] = {axis: (sides[0][axis], sides[1][axis]) for axis in case.axes}
@@ -118,7 +118,7 @@ def test_beside_masks(mask: str, queries: int, instructions: str, rng: np.random
 
 def test_every_number_of_threads_gives_the_same_bits(rng: np.random.Generator) -> None:
     encoding = RelativeEmbedding(8, 12, num_heads=4).on("y") + ShawEmbedding(8, 5).on("x") + T5Bias(4)
-    inputs, places = [drawn(2, 4, 1 + 12 * 25, 8, requires_grad=True) for _ in range(3)], grid(12, 25, leading=1)
+    inputs, places = [drawn(2, 4, 1 + 12 * 25, 8, requires_grad=True) for _ in range(3)], grid(12, 25, prefix_tokens=1)
 
     def found() -> list[Tensor]:
         asked = {"query_position": places, "key_position": places, "encoding": encoding}

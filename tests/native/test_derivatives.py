@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relattn import UnsupportedError, relative_attention
-from relattn.backends.philox import kept_pairs
+from relattn.equation.philox import kept_pairs
 from tests.contract.axes import AXES_CASES
 from tests.contract.cases import CASES
 from tests.contract.check import gradients_of, numpy_of, sum_lengths
@@ -52,7 +52,7 @@ def test_second_and_third_derivatives(case: str, where: str, rng: np.random.Gene
     budget's `terms` double with the order.
     """
     mask = rng.normal(size=(1, 4, 9, 9))
-    places = on_a_grid(("y", "x"), (2, 4), leading=1, first=0, length=9) if where == "a grid" else {}
+    places = on_a_grid(("y", "x"), (2, 4), prefix_tokens=1, first=0, length=9) if where == "a grid" else {}
     setting = Setting(
         2, 4, 2, 9, 9, 8, 8, attn_mask=mask, key_position=rng.integers(0, 9, (2, 9)) if where == "lists" else 0,
         axes={axis: (place, place) for axis, place in places.items()}, seed=int(rng.integers(2**32)),

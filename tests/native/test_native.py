@@ -190,9 +190,9 @@ def test_empty_batches_and_lengths(sizes: tuple[int, int, int]) -> None:
 CALLS = {
     "no tables": ("none", {}),
     "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}),
-    "rewritten query and key": ("terms_all_refuse", {}),
+    "rewritten query and key": ("terms_all_error", {}),
     "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}),
-    "listed positions": ("terms_all", {"is_causal": True, "key_position": np.array([[4, 0, 2, 2, 9, 1]] * 2)}),
+    "explicit positions": ("terms_all", {"is_causal": True, "key_position": np.array([[4, 0, 2, 2, 9, 1]] * 2)}),
     "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}),
     "a float mask": ("relative", {"attn_mask": np.ones((2, 1, 1, 6))}),
     "a key bias and a cap": ("relative", {"key_bias": (2, 1), "softcap": 2.0, "is_causal": True}),
@@ -266,7 +266,7 @@ class ManyRows(RelativeEncoding):
 
 def test_a_table_with_more_rows_than_32_bits_count_is_refused() -> None:
     """Where pairs look their rows up: on a listed sequence, and on every other axis."""
-    sentence = "its kernels count a table's rows in 32 bits where positions are listed, and bias has 2147483648"
+    sentence = "its kernels count a table's rows in 32 bits where positions are explicit, and bias has 2147483648"
     place = torch.tensor([0, 3, 1, 2, 2**31])  # all rows are met
     listed = {"key_position": place}
     on_x = {"query_position": {"x": place}, "key_position": {"x": place}}
@@ -403,7 +403,7 @@ def test_auto_takes_tiled_for_many_pairs_that_neither_runs(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["in a row", "any order"])
-def test_auto_takes_it_for_listed_positions(kind: str) -> None:
+def test_auto_takes_it_for_explicit_positions(kind: str) -> None:
     """For many pairs, for training steps as where runs are given, for few queries, and else from 2^17 pairs on."""
 
     def chosen(length: int, queries: int = 0) -> str:

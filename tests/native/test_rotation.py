@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
-from relattn import Listed, RotaryEmbedding, Run
+from relattn import ContiguousPositions, ExplicitPositions, RotaryEmbedding
 from relattn.backends.cpu import library
 from relattn.encodings import rotation
 from relattn.encodings.rotation import rotated
@@ -198,16 +198,16 @@ def test_gradients_are_rotations_back(dtype: torch.dtype, interleaved: bool, com
 
 
 def test_an_encoding_turns_queries_keys_and_their_gradients_so(compiled_calls) -> None:
-    """Runs and listed positions; float64 by operations."""
+    """Runs and explicit positions; float64 by operations."""
     encoding = RotaryEmbedding(8)
     key = torch.randn(2, 3, 5, 8, requires_grad=True)
-    listed = Listed(torch.arange(10).view(2, 5))
-    prepared = encoding.prepare_keys(key, Run(0)) + encoding.prepare_keys(key, listed)
+    listed = ExplicitPositions(torch.arange(10).view(2, 5))
+    prepared = encoding.prepare_keys(key, ContiguousPositions(0)) + encoding.prepare_keys(key, listed)
     assert len(compiled_calls) == 2
     prepared.sum().backward()
     assert len(compiled_calls) == 4
     with torch.no_grad():
-        wide = encoding.prepare_keys(key.double(), Run(0)) + encoding.prepare_keys(key.double(), listed)
+        wide = encoding.prepare_keys(key.double(), ContiguousPositions(0)) + encoding.prepare_keys(key.double(), listed)
     assert len(compiled_calls) == 4 and wide.dtype == torch.float64
     # Two angles that are off by half an EPS of their cosines and sines, and what `hold` allows, twice.
     assert ((prepared - wide).abs() <= 2 * 2 * EPS[torch.float32] * 2 * key.abs().max()).all()

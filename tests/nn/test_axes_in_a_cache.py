@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from relattn import (
-    Digits,
     GridBias,
     GridEmbedding,
+    GridPositions,
     LogGridBias,
     RelativeEmbedding,
     RelativeEncoding,
@@ -27,8 +27,8 @@ from tests.bad_input.refusal import refused
 from tests.contract.calls import assert_equal, chunk_sizes, gradients
 
 BATCH, HEADS, WIDTH, FEATURES = 2, 2, 4, 6
-SIZES, LEADING = (3, 4), 2
-LENGTH = LEADING + 12
+SIZES, PREFIX_TOKENS = (3, 4), 2
+LENGTH = PREFIX_TOKENS + 12
 
 ENCODINGS: dict[str, Callable[[], RelativeEncoding]] = {
     "grid_bias": lambda: GridBias((9, 9), HEADS, extra=3),
@@ -65,7 +65,7 @@ Where = Callable[[int, int], Mapping[str, Any]]
 
 
 def on_a_grid(first: int, length: int) -> Mapping[str, Any]:
-    return grid(*SIZES, leading=LEADING, first=first, length=length)
+    return grid(*SIZES, prefix_tokens=PREFIX_TOKENS, first=first, length=length)
 
 
 def lists(rng: np.random.Generator, *batch: int) -> Where:
@@ -77,7 +77,7 @@ def lists(rng: np.random.Generator, *batch: int) -> Where:
 def of_one_each(rng: np.random.Generator) -> Where:
     """A list per batch element on y, digits on x, the sequence by its name."""
     listed = lists(rng, BATCH)
-    x = Digits(((1, 2, 5),), start=1)
+    x = GridPositions(((1, 2, 5),), start=1)
 
     def where(first: int, length: int) -> Mapping[str, Any]:
         return {"y": listed(first, length)["y"], "x": x.part(slice(first, first + length))}
@@ -138,7 +138,9 @@ def test_a_grid_is_kept_as_digits_and_anything_else_as_a_list(rng: np.random.Gen
     layer, x, cache = layer_of("grid_bias"), inputs(), KVCache()
     with torch.no_grad():
         decode(layer, x, [3, 4, 2, 5], cache, on_a_grid)
-        assert cache.beside == {axis: Digits(d.terms, leading=LEADING) for axis, d in grid(*SIZES).items()}
+        assert cache.beside == {
+            axis: GridPositions(d.terms, prefix_tokens=PREFIX_TOKENS) for axis, d in grid(*SIZES).items()
+        }
         assert cache.key_position == {"sequence": 0, **cache.beside}
         listed = KVCache()
         where = lists(rng)
@@ -148,7 +150,7 @@ def test_a_grid_is_kept_as_digits_and_anything_else_as_a_list(rng: np.random.Gen
 
 
 def test_a_list_after_digits_makes_a_list_of_all(rng: np.random.Generator) -> None:
-    """Of a grid without leading tokens: the digits so far are written down."""
+    """Of a grid without prefix tokens: the digits so far are written down."""
     layer, x = layer_of("all of them"), inputs(9)
     listed = torch.from_numpy(rng.integers(0, 5, (2, BATCH, 5)))
     first = grid(2, 2)
@@ -273,7 +275,7 @@ def test_appending_by_hand(rng: np.random.Generator) -> None:
     for first, length in ((0, 5), (5, 7)):
         place = grid(*SIZES, first=first, length=length)
         keys, values = cache.append(key[:, :, first : first + length], value[:, :, first : first + length], place)
-    assert cache.key_position == {"sequence": 0, **{axis: Digits(d.terms) for axis, d in whole.items()}}
+    assert cache.key_position == {"sequence": 0, **{axis: GridPositions(d.terms) for axis, d in whole.items()}}
     found = relative_attention(
         query, keys, values, encoding=encoding, query_position=whole, key_position=cache.key_position
     )
@@ -316,7 +318,7 @@ def test_other_axes_than_before_are_refused() -> None:
     assert_equal(found, full(layer, x, on_a_grid)[:, 4:])
 
 
-def test_a_grid_with_leading_tokens_goes_on_as_it_began() -> None:
+def test_a_grid_with_prefix_tokens_goes_on_as_it_began() -> None:
     layer, x, cache = layer_of("decomposed"), inputs(), KVCache()
     with torch.no_grad():
         layer(x[:, :4], is_causal=True, cache=cache, query_position=on_a_grid(0, 4))

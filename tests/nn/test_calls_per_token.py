@@ -24,10 +24,10 @@ from relattn import (
     T5Bias,
     TransformerXLEmbedding,
 )
+from relattn.checks.positions import check_window, position_of
+from relattn.checks.terms import check_terms
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
-from relattn.score.check_terms import check_terms
-from relattn.score.checks import check_window, position_of
-from relattn.score.positions import Positions, limits
+from relattn.positions.positions import Positions, limits
 
 HEADS, WIDTH, PROMPT, BATCH = 2, 8, 5, 2
 COUNTED: dict[str, Callable[..., Any]] = {
@@ -113,7 +113,7 @@ def test_a_token_whose_place_follows(name: str, cache: str, window: tuple[int, i
 @torch.no_grad()
 @every_cache
 @every_encoding
-def test_a_token_at_listed_positions(name: str, cache: str) -> None:
+def test_a_token_at_explicit_positions(name: str, cache: str) -> None:
     make, encodings = ENCODINGS[name]
     attention, held = layer(make()), CACHES[cache]()
     lengths = torch.tensor([[PROMPT], [PROMPT - 2]])

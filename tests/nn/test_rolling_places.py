@@ -11,9 +11,9 @@ CHUNKS = (5, 1, 1, 9, 14, 1, 1, 1, 7)
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
-def beat(seen: int, count: int, listed: bool) -> relattn.Digits | torch.Tensor:
+def beat(seen: int, count: int, listed: bool) -> relattn.GridPositions | torch.Tensor:
     """Four tokens to a beat, of the tokens seen .. seen + count - 1."""
-    digits = relattn.Digits(((1, 4, 2**40),), start=-1, first=3 + seen)
+    digits = relattn.GridPositions(((1, 4, 2**40),), start=-1, first=3 + seen)
     return digits.expand(count, torch.device("cpu")) if listed else digits
 
 
@@ -38,4 +38,4 @@ def test_in_chunks_as_in_one_pass(max_length: int | None, listed: bool) -> None:
         for place in cache.beside.values():
             assert place.expand(cache.length, torch.device("cpu")).shape[-1] == cache.length
     torch.testing.assert_close(torch.cat(parts, 1), expected, **CLOSE)
-    assert isinstance(cache.beside["beat"], relattn.Listed if listed else relattn.Digits)
+    assert isinstance(cache.beside["beat"], relattn.ExplicitPositions if listed else relattn.GridPositions)

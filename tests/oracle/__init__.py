@@ -26,7 +26,7 @@ Answer      output [B, Hq, Lq, Dv], lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]; a 
 | none              |                                                     |                                            |
 | shaw              | relative_keys, [relative_values] [H or 1, l+1+r, D] | max_distance: int or (left, right)         |
 | music_transformer | relative_keys [H or 1, L, D]                        | always needs is_causal=True                |
-| generalised       | relative_keys [H or 1, 2L-1 or L, D]                | causal=False, beyond="refuse", clamp, zero |
+| generalised       | relative_keys [H or 1, 2L-1 or L, D]                | causal=False, beyond="error", clamp, zero |
 | transformer_xl    | linear_pos.weight [H*D, E], pos_bias_u, pos_bias_v  | interleaved=False                          |
 |                   | or, learned: relative_keys [H, 2L-1, D] and u, v    |                                            |
 | t5                | bias [num_buckets, H]                               | max_distance=128, bidirectional=True       |

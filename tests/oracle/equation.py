@@ -54,7 +54,7 @@ def add_ingredients(each: Sequence[Ingredients]) -> Ingredients:
 
 
 def standing(found: Ingredients, pairs: Pairs) -> Ingredients:
-    """Nothing for pairs of which one stands nowhere on the axis; a rotation turns such an element by its angle 0."""
+    """Nothing for pairs of which one stands off the grid on the axis; a rotation turns it by its angle 0."""
     both = pairs.visible[:, None]
 
     def kept(term, keep):

@@ -16,7 +16,7 @@ from tests.oracle.pairs import Pairs
 
 
 def relative_position_index(pairs: Pairs, sizes, axes) -> np.ndarray:
-    """Which row of the table each pair reads, [n, Lq, Lk]; 0 where one of the two stands nowhere."""
+    """Which row of the table each pair reads, [n, Lq, Lk]; 0 where one of the two stands off the grid."""
     index = np.zeros((1, 1, 1), dtype=np.int64)
     for axis, size in zip(axes, sizes, strict=True):
         there = pairs if axis == "sequence" else pairs.axes[axis]
@@ -34,7 +34,7 @@ def ingredients(query, key, pairs: Pairs, parameters, *, sizes, axes=("y", "x"),
     of_a_grid = next(pairs.axes[axis] for axis in axes if axis != "sequence")
     if extra:
         rows = int(np.prod([2 * size - 1 for size in sizes]))
-        queries, keys = (np.arange(n) < lead for n, lead in zip(index.shape[1:], of_a_grid.leading, strict=True))
+        queries, keys = (np.arange(n) < lead for n, lead in zip(index.shape[1:], of_a_grid.prefix_tokens, strict=True))
         index = np.where(queries[:, None] & ~keys, rows, index)
         index = np.where(~queries[:, None] & keys, rows + 1, index)
         index = np.where(queries[:, None] & keys, rows + 2, index)

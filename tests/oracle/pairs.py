@@ -11,7 +11,8 @@ class Pairs(NamedTuple):
 
     query_position [n, Lq], key_position [n, Lk], offset [n, Lq, Lk] = key position - query position,
     visible [n, Lq, Lk]: what causality and window leave; on another axis than the sequence, where both elements stand.
-    axes: the pairs on other axes, by name. leading: how many queries and keys, from the first, stand on none of those.
+    axes: the pairs on other axes, by name. prefix_tokens: how many queries and keys, from the first, stand on none of
+        those.
     """
 
     query_position: np.ndarray
@@ -19,23 +20,23 @@ class Pairs(NamedTuple):
     offset: np.ndarray
     visible: np.ndarray
     axes: Mapping[str, "Pairs"] = {}
-    leading: tuple[int, int] = (0, 0)
+    prefix_tokens: tuple[int, int] = (0, 0)
 
 
 class OnAxis(NamedTuple):
-    """Where both sides stand on an axis: [L] or [B, L], 0 for the leading ones, which stand nowhere."""
+    """Where both sides stand on an axis: [L] or [B, L], 0 for the prefix tokens, which stand off the grid."""
 
     query: np.ndarray
     key: np.ndarray
-    leading: tuple[int, int] = (0, 0)
+    prefix_tokens: tuple[int, int] = (0, 0)
 
 
 def positions(start_or_positions: np.ndarray | int, length: int) -> np.ndarray:
-    """[1 or B, length] int64 from the first position, or from listed positions [length] or [B, length]."""
+    """[1 or B, length] int64 from the first position, or from explicit positions [length] or [B, length]."""
     given = np.asarray(start_or_positions, dtype=np.int64)
     if given.ndim == 0:
         return (given + np.arange(length))[None, :]
-    assert given.shape[-1] == length, f"listed positions of shape {given.shape} for length {length}"
+    assert given.shape[-1] == length, f"explicit positions of shape {given.shape} for length {length}"
     return given.reshape(-1, length)
 
 
@@ -72,9 +73,12 @@ def _pairs_on(axis: OnAxis) -> Pairs:
     """The pairs on one axis beside the sequence."""
     query, key = (np.atleast_2d(np.asarray(side, dtype=np.int64)) for side in (axis.query, axis.key))
     offset = key[:, None, :] - query[:, :, None]
-    stands = [np.arange(side.shape[-1]) >= leading for side, leading in zip((query, key), axis.leading, strict=True)]
+    stands = [
+        np.arange(side.shape[-1]) >= prefix_tokens
+        for side, prefix_tokens in zip((query, key), axis.prefix_tokens, strict=True)
+    ]
     standing = np.broadcast_to(stands[0][:, None] & stands[1][None, :], offset.shape)
-    return Pairs(query, key, offset, standing, leading=axis.leading)
+    return Pairs(query, key, offset, standing, prefix_tokens=axis.prefix_tokens)
 
 
 def allowed_pairs(pairs: Pairs, key_mask=None, segment_ids=None, attn_mask=None) -> np.ndarray:

@@ -16,7 +16,7 @@ from tests.oracle.pairs import allowed_pairs, make_pairs
 
 class Table(NamedTuple):
     """Row t is offset first + t; beyond the rows the edge row holds ("clamp"), nothing does ("zero"), or ValueError
-    ("refuse", for visible offsets). values [H or 1, R, D], or [H or 1, R] for a bias."""
+    ("error", for visible offsets). values [H or 1, R, D], or [H or 1, R] for a bias."""
 
     values: np.ndarray
     first: int
@@ -43,7 +43,7 @@ def row_of(table: Table, offset: int, visible: bool, count: int) -> int | None:
         return row
     if table.beyond == "clamp":
         return 0 if row < 0 else count - 1
-    if table.beyond == "refuse" and visible:
+    if table.beyond == "error" and visible:
         raise ValueError(f"visible offset {offset} lies outside the table's {table.first}..{table.first + count - 1}")
     return None
 

@@ -143,13 +143,13 @@ def test_each_paper_lowers_to_the_equation_as_the_design_says(rng, name):
     elif name == "transformer_xl":
         u, v = parameters["pos_bias_u"][:, None], parameters["pos_bias_v"][:, None]
         projected = sinusoid(-offsets, 8, interleaved=True) @ parameters["linear_pos.weight"].T
-        table = Table(np.swapaxes(projected.reshape(-1, HQ, D), 0, 1), first=-6, beyond="refuse")
+        table = Table(np.swapaxes(projected.reshape(-1, HQ, D), 0, 1), first=-6, beyond="error")
         terms = Terms(query=query + u, relative_query=query + v, relative_keys=table)
     elif name == "t5":
         buckets = relative_position_bucket(offsets, 8, 6)
-        terms = Terms(bias=Table(parameters["bias"][buckets].T, first=-6, beyond="refuse"))
+        terms = Terms(bias=Table(parameters["bias"][buckets].T, first=-6, beyond="error"))
     elif name == "alibi":
-        terms = Terms(bias=Table(-slopes(HQ)[:, None] * np.abs(offsets), first=-6, beyond="refuse"))
+        terms = Terms(bias=Table(-slopes(HQ)[:, None] * np.abs(offsets), first=-6, beyond="error"))
     else:
         turned = rotate(query, 2 + np.arange(LQ)[None], **settings), rotate(key, 1 + np.arange(LK)[None], **settings)
         terms = Terms(query=turned[0], key=turned[1])
@@ -172,7 +172,7 @@ def test_equation_s_relative_queries_are_scored_against_the_key(rng):
 
 def test_equation_refuses_only_visible_offsets_beyond_a_table(rng):
     inputs = make_inputs(rng)
-    terms = Terms(bias=Table(rng.standard_normal((HQ, 3)), first=-1, beyond="refuse"))
+    terms = Terms(bias=Table(rng.standard_normal((HQ, 3)), first=-1, beyond="error"))
     with pytest.raises(ValueError, match="visible offset 2 lies outside"):
         raw_terms(inputs, terms, window=(1, 2))
     raw_terms(inputs, terms, window=(1, 1))

@@ -17,7 +17,7 @@ from rotary_embedding_torch import RotaryEmbedding as TheirRotary
 from torch import Tensor
 
 from relattn import RotaryEmbedding, relative_attention
-from relattn.score.position import Run
+from relattn.positions.contiguous import ContiguousPositions
 from tests.oracle.budget import EPS
 from tests.oracle.rope import rotate
 from tests.peers.compare import assert_same_numbers, longest_sum
@@ -96,6 +96,6 @@ def test_their_positions_are_rounded_in_bfloat16_and_stay_in_the_cache() -> None
     left_behind = (peer.rotate_queries_or_keys(features) - truth).abs().amax((0, 1, 3))
     assert left_behind[257] > 1.0, "float32 now reads the angles that bfloat16 left behind"
 
-    ours = RotaryEmbedding(D, interleaved=True).prepare_keys(features.bfloat16(), Run(0))
+    ours = RotaryEmbedding(D, interleaved=True).prepare_keys(features.bfloat16(), ContiguousPositions(0))
     assert ours.dtype == torch.bfloat16
     assert ((ours - truth).abs() <= allowed).all()

@@ -20,7 +20,7 @@ from transformers.models.mpt import modeling_mpt as mpt
 
 from relattn import AlibiBias
 from relattn.nn import RelativeMultiheadAttention
-from relattn.offsets import alibi_slopes
+from relattn.positions.offsets import alibi_slopes
 from tests.peers.compare import assert_same_numbers, everything_in_float64, longest_sum
 
 pytest_plugins = ["tests.contract.fresh"]

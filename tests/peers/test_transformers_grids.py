@@ -66,8 +66,8 @@ def heads(x: Tensor, a: Arrays, name: str) -> Tensor:
     return F.linear(x, a[f"{name}.weight"], a.get(f"{name}.bias")).unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
-def on_grid(*sizes: int, leading: int = 0) -> dict:
-    where = grid(*sizes, leading=leading)
+def on_grid(*sizes: int, prefix_tokens: int = 0) -> dict:
+    where = grid(*sizes, prefix_tokens=prefix_tokens)
     return {"query_position": where, "key_position": where}
 
 
@@ -190,7 +190,9 @@ def test_beit(backend: str) -> None:
     def ours(a: Arrays) -> Tensor:
         q, k, v = (heads(a["x"], a, f"{one}_proj") for one in "qkv")
         table = {"bias": a["relative_position_bias_table"]}
-        output = attend(GridBias(sizes, HEADS, extra=3), table, q, k, v, backend=backend, **on_grid(*sizes, leading=1))
+        output = attend(
+            GridBias(sizes, HEADS, extra=3), table, q, k, v, backend=backend, **on_grid(*sizes, prefix_tokens=1)
+        )
         return F.linear(output, a["o_proj.weight"], a["o_proj.bias"])
 
     compare(ours, theirs, a, length, {})
@@ -206,7 +208,7 @@ def test_beit_s_tables_of_another_grid(before: tuple[int, int], after: tuple[int
         encoding.bias.copy_(beit_table(before))
         module.relative_position_bias_table.copy_(encoding.bias)
     resized = encoding.resized(after, interpolation="bilinear")
-    found = pair_by_pair(resized, on_grid(*after, leading=1), 1 + math.prod(after))
+    found = pair_by_pair(resized, on_grid(*after, prefix_tokens=1), 1 + math.prod(after))
     torch.testing.assert_close(found, module(after)[0], rtol=0.0, atol=1e-13)
 
 

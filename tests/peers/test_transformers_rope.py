@@ -26,8 +26,8 @@ from transformers.models.phi3 import modeling_phi3 as phi3
 
 from relattn import RotaryEmbedding, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 from tests.peers.compare import assert_same_numbers, longest_sum
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -87,7 +87,7 @@ def test_rotated_features(name: str, start: int, rng) -> None:
         return llama.apply_rotary_pos_emb(a["key"], a["key"], *their_angles(name, a["key"], start))[0]
 
     def ours(a: dict[str, Tensor]) -> Tensor:
-        return rotary(SCALINGS[name]).prepare_keys(a["key"], Run(start))
+        return rotary(SCALINGS[name]).prepare_keys(a["key"], ContiguousPositions(start))
 
     assert_same_numbers(ours, peer, {"key": torch.randn(B, KV_HEADS, LENGTH, HEAD_DIM)}, terms=2)
 
@@ -171,7 +171,7 @@ def test_phi3(start: int, rng) -> None:
         return phi3.apply_rotary_pos_emb(a["key"], a["key"], *waves)[0]
 
     def ours(a: dict[str, Tensor]) -> Tensor:
-        return rotary(scaling).prepare_keys(a["key"], Run(start))
+        return rotary(scaling).prepare_keys(a["key"], ContiguousPositions(start))
 
     assert_same_numbers(ours, peer, {"key": torch.randn(B, KV_HEADS, LENGTH, HEAD_DIM)}, terms=2)
 
@@ -216,11 +216,19 @@ def test_decoding_through_a_cache(name: str, given: str, rng) -> None:
         for first, stop in steps:
             x = a["x"][:, first:stop]
             q, k, v = ((x @ a[f"{one}_proj.weight"].T).unflatten(-1, (-1, HEAD_DIM)).transpose(1, 2) for one in "qkv")
-            keys.append(encoding.prepare_keys(k, Run(torch.tensor(first))))
+            keys.append(encoding.prepare_keys(k, ContiguousPositions(torch.tensor(first))))
             values.append(v)
             held = torch.cat(keys, dim=2), torch.cat(values, dim=2)
             terms = encoding.terms(
-                q, held[0], Positions(Run(torch.tensor(first)), Run(torch.tensor(0)), stop - first, stop, x.device)
+                q,
+                held[0],
+                Positions(
+                    ContiguousPositions(torch.tensor(first)),
+                    ContiguousPositions(torch.tensor(0)),
+                    stop - first,
+                    stop,
+                    x.device,
+                ),
             )
             start = torch.tensor(first)
             out = relative_attention(
@@ -238,7 +246,7 @@ def test_decoding_through_a_cache(name: str, given: str, rng) -> None:
 def test_dynamic_remembers_longer_texts(rng) -> None:
     """After a text of 40 theirs turns one of 20 by the frequencies of 40, until one below 16 makes it forget."""
     turn, key = llama.LlamaRotaryEmbedding(config("dynamic")), torch.randn(1, 1, 20, HEAD_DIM)
-    ours = rotary(SCALINGS["dynamic"]).prepare_keys(key, Run(0))
+    ours = rotary(SCALINGS["dynamic"]).prepare_keys(key, ContiguousPositions(0))
 
     def theirs(length: int) -> Tensor:
         waves = turn(key, torch.arange(length)[None])

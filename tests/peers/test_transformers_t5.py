@@ -14,7 +14,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from relattn import T5Bias
 from relattn.nn import RelativeMultiheadAttention
-from relattn.offsets import t5_buckets
+from relattn.positions.offsets import t5_buckets
 from tests.peers.compare import assert_same_numbers, longest_sum
 
 pytest_plugins = ["tests.contract.fresh"]

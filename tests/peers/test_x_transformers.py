@@ -30,7 +30,7 @@ from x_transformers.x_transformers import RotaryEmbedding as TheirRotary
 
 from relattn import AlibiBias, OffsetTable, RelativeEncoding, RotaryEmbedding, ScoreTerms, T5Bias, relative_attention
 from relattn.nn import RelativeMultiheadAttention
-from relattn.offsets import alibi_slopes
+from relattn.positions.offsets import alibi_slopes
 from tests.peers.compare import assert_same_numbers, longest_sum
 
 pytest_plugins = ["tests.contract.fresh"]

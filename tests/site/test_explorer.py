@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import relattn
-from relattn.backends import skew
+from relattn.backends.dense import skew
 from tests.site.browser import NARROW, SITE, WIDE, chromium, move, show, titles
 from tests.test_vectors import FOLDER, load, module_of
 

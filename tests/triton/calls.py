@@ -8,8 +8,8 @@ import torch
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.backends.triton.host.call import Call, Gradients, ListedAxis, Table
-from relattn.score.position import Listed
-from relattn.score.problem import TABLES, Part
+from relattn.equation.problem import TABLES, Part
+from relattn.positions.explicit import ExplicitPositions
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that a program may have, by compute capability: CUDA's programming guide, "Technical Specifications"."""
@@ -53,7 +53,7 @@ def meta_axis(
     where r is q.
     """
     call = meta_call(TABLES, rows, length=length, width=width, dtype=dtype)
-    query, key = Listed(numbers(BATCH, length)), Listed(numbers(length))
+    query, key = ExplicitPositions(numbers(BATCH, length)), ExplicitPositions(numbers(length))
     tables = {name: getattr(call, name) for name in TABLES}
     if own is None:
         return ListedAxis(number, query, key, **tables, **limits)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 from tests.triton.calls import meta_axis, meta_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")

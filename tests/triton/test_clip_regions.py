@@ -15,7 +15,7 @@ from relattn.backends.triton.device.device_starts import load_starts  # noqa: E4
 from relattn.backends.triton.device.masks import key_tiles, query_tiles  # noqa: E402
 from relattn.backends.triton.host.call import FARTHEST, Call, Table  # noqa: E402
 from relattn.backends.triton.host.pack import pack  # noqa: E402
-from relattn.score.problem import TABLES  # noqa: E402
+from relattn.equation.problem import TABLES  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 from tests.triton.calls import meta_call  # noqa: E402
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.backends.philox import factors_of
 from relattn.backends.select import BACKENDS
-from relattn.door import checked, request
-from relattn.score.checks import places_of
-from relattn.score.positions import limits
-from relattn.score.problem import Part, Problem
+from relattn.call import checked, request
+from relattn.checks.positions import places_of
+from relattn.equation.philox import factors_of
+from relattn.equation.problem import Part, Problem
+from relattn.positions.positions import limits
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting
@@ -54,12 +54,12 @@ def problem_of(
     *tensors, of_batch = checked(query, key, value, True)
     places = places_of(query_position, 0, of_batch, lengths, query.device, limits(False, window))
     problem = request(*tensors, of_batch, places, encoding=None).problem
-    return problem.replaced(dropout_p=p, seed=seed, part=part)
+    return problem.replace(dropout_p=p, seed=seed, part=part)
 
 
 def hold_to_the_factors(problem: Problem) -> None:
     """Equal to the pair, and scaled alike."""
-    seen = BACKENDS["dense"].run(problem.replaced(dropout_p=0.0))[0]
+    seen = BACKENDS["dense"].run(problem.replace(dropout_p=0.0))[0]
     found, _ = BACKENDS["triton"].run(problem)
     assert problem.seed is not None
     factors = factors_of(problem, problem.seed)

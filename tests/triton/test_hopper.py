@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="Triton is a package for Linux")
 
 from relattn.backends.triton.host import tile_configs
 from relattn.backends.triton.host.call import Call
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 from tests.triton.calls import meta_axis, meta_call, numbers
 
 compiling = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")

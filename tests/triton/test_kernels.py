@@ -16,9 +16,10 @@ from torch import Tensor
 from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.host.call import Call, ListedAxis, Table
-from relattn.score.digits import Digits
-from relattn.score.position import Listed, Run
-from relattn.score.problem import Part
+from relattn.equation.problem import Part
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
 from tests.oracle.budget import EPS, REFUSAL_CHANCE, assert_within_budget, max_error
 from tests.oracle.philox import dropout_factors
 from tests.triton import everywhere
@@ -131,7 +132,7 @@ def random_tables(
 
 def random_axis(
     call: Call, number: int, *, tables: tuple[str, ...] = TABLES, rows: int = 9, first: int = -4, zero: bool = False,
-    own: int | None = None, far: int = 0, digits: Digits | None = None, **limits: int,
+    own: int | None = None, far: int = 0, digits: GridPositions | None = None, **limits: int,
 ) -> ListedAxis:  # fmt: skip
     """Positions in any order, some of them twice, those of the queries of each batch element; far: where they lie.
 
@@ -145,7 +146,10 @@ def random_axis(
     if digits is not None:
         sides = digits.part(slice(keys - queries, keys)), digits
     else:
-        sides = Listed(torch.randint(0, keys, (batch, queries)) + far), Listed(torch.randint(0, keys, (keys,)) + far)
+        sides = (
+            ExplicitPositions(torch.randint(0, keys, (batch, queries)) + far),
+            ExplicitPositions(torch.randint(0, keys, (keys,)) + far),
+        )
     return ListedAxis(number, *sides, relative, **found, **limits)
 
 
@@ -578,7 +582,12 @@ def axes_of(call: Call) -> list[ListedAxis]:
         return list(call.axes)
     tables = {name: getattr(call, name) for name in TABLES}
     limits = {"lowest": call.lowest, "highest": call.highest}
-    return [ListedAxis(0, Run(0), Run(call.offset), call.relative_query, **tables, **limits), *call.axes]
+    return [
+        ListedAxis(
+            0, ContiguousPositions(0), ContiguousPositions(call.offset), call.relative_query, **tables, **limits
+        ),
+        *call.axes,
+    ]
 
 
 def tensors_of(axis: ListedAxis) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Listed positions, tensors as starts and other axes on the kernels: every encoding, every term, both orders."""
+"""Explicit positions, tensors as starts and other axes on the kernels: every encoding, every term, both orders."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_encodings_on_a_listed_sequence(name: str, either: None, device: str, rn
 
 ACROSS = {"cpu": (17, 18), "cuda": (150, 140)}
 LISTED = {
-    "atomic": ("terms_all", "terms_all_refuse", "key_query+shaw"), "in order": ("terms_all", "key_query+shaw", "t5")
+    "atomic": ("terms_all", "terms_all_error", "key_query+shaw"), "in order": ("terms_all", "key_query+shaw", "t5")
 }  # fmt: skip
 ON_GRIDS = {
     "atomic": ("everywhere", "key_query_on_both", "shaw_on_both", "layoutlm_v3"),
@@ -140,7 +140,7 @@ def test_starts_as_tensors(far: int, either: None, ordered: None, device: str, r
     """However far out, and however far apart: then everything lies beyond the tables, or is hidden."""
     setting = Setting(2, 2, 1, 5, 19, 4, 3, query_position=np.array(far + 9), seed=int(rng.integers(2**32)))
     near = replace(setting, key_position=np.array(far), window=(9, 3))
-    for name, one in (("terms_all", near), ("terms_all_refuse", near), ("shaw", replace(setting, key_position=0))):
+    for name, one in (("terms_all", near), ("terms_all_error", near), ("shaw", replace(setting, key_position=0))):
         check(make_subject(CASES[name], one, "float32"), "triton", "float32", truth=by_formula, device=device)
     hidden = make_subject(CASES["shaw"], replace(setting, key_position=np.array(far + 99), is_causal=True), "float32")
     output, lse = hidden.on(device).run("triton")

@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from relattn import ShawEmbedding, T5Bias, relative_attention
+from relattn.api import request_of
 from relattn.backends import problem_operator
 from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.host.lowering import call_of as call_of_problem
-from relattn.functional import request_of
 from tests.contract.axes import AXES_CASES
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES
@@ -40,7 +40,7 @@ IDS = np.arange(32).reshape(2, 16) // 4
 CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "no tables": ("none", {}, 0.0),
     "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}, 0.0),
-    "rewritten query and key": ("terms_all_refuse", {}, 0.0),
+    "rewritten query and key": ("terms_all_error", {}, 0.0),
     "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}, 0.0),
     "segments": ("alibi_4_heads", {"segment_ids": (IDS[:, :10], IDS[:, 10:])}, 0.0),
     "a boolean mask": ("shaw", {"attn_mask": np.eye(10, 6, dtype=bool)[None, None]}, 0.0),
@@ -52,7 +52,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "sinks": ("t5", {"sinks": "per head"}, 0.0),
     "a listed sequence": ("terms_all", {"key_position": np.arange(6) * 2, "is_causal": True}, 0.0),
     "axes": ("shaw_on_both", {"axes": dict.fromkeys("yx", (listed_place(10), started(2, 6)))}, 0.0),
-    "starts as tensors": ("terms_all_refuse", {"query_position": np.array(2), "window": (3, None)}, 0.0),
+    "starts as tensors": ("terms_all_error", {"query_position": np.array(2), "window": (3, None)}, 0.0),
 }
 every_call = pytest.mark.parametrize("kind", CALLS)
 

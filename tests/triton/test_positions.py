@@ -9,9 +9,11 @@ import torch
 triton = pytest.importorskip("triton")
 tl = triton.language
 
-from relattn import Digits, grid  # noqa: E402
+from relattn import GridPositions, grid  # noqa: E402
 from relattn.backends.triton.device.positions import Divisor, Side, divisor_of, positions_of, side_of  # noqa: E402
-from relattn.score.position import Listed, Position, Run  # noqa: E402
+from relattn.positions.contiguous import ContiguousPositions  # noqa: E402
+from relattn.positions.explicit import ExplicitPositions  # noqa: E402
+from relattn.positions.position import Position  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -26,23 +28,23 @@ def positions_kernel(side, count, found, TILE: tl.constexpr):
 
 
 CASES: dict[str, tuple[Position, int]] = {
-    "a run": (Run(-(2**40)), 70),
+    "a run": (ContiguousPositions(-(2**40)), 70),
     "columns": (grid(9, 7)["x"], 63),
     "rows": (grid(9, 7)["y"], 63),
     "rows of frames": (grid(4, 3, 5)["y"], 60),
     "a grid with one row": (grid(1, 50)["y"], 50),
-    "behind a class token": (grid(5, 6, leading=1)["x"], 31),
-    "behind tokens that stand nowhere": (grid(5, 6, leading=5)["y"], 35),
-    "a part that begins among those": (grid(5, 6, leading=5, first=3, length=20)["x"], 20),
+    "behind a class token": (grid(5, 6, prefix_tokens=1)["x"], 31),
+    "behind tokens that stand off the grid": (grid(5, 6, prefix_tokens=5)["y"], 35),
+    "a part that begins among those": (grid(5, 6, prefix_tokens=5, first=3, length=20)["x"], 20),
     "a later part": (grid(50, 60, first=1234, length=70)["y"], 70),
     "columns of a later part": (grid(50, 60, first=1234, length=70)["x"], 70),
-    "a joint axis, far out": (Digits(((17, 8, 9), (-(2**33), 1, 8)), start=2**59, first=5), 72),
-    "nowhere far out": (Digits(((1, 3, 4),), start=3, leading=2, nowhere=-(2**50)), 30),
-    "far along": (Digits(((1, 3, 5), (1, 7, 2**60)), first=2**61 + 11), 66),
-    "close to 31 bits": (Digits(((1, 7, 2**30), (-3, 1, 7)), first=2**31 - 100), 66),
-    "all of them nowhere": (Digits(((-2, 3, 4),), leading=50, nowhere=7), 30),
-    "a digit that never counts": (Digits(((4, 2**40, 3), (1, 1, 9), (5, 2**35, 1)), first=2**33 + 4), 40),
-    "powers of two": (Digits(((1, 16, 4), (1, 64, 2), (3, 1, 16)), first=100), 100),
+    "a joint axis, far out": (GridPositions(((17, 8, 9), (-(2**33), 1, 8)), start=2**59, first=5), 72),
+    "nowhere far out": (GridPositions(((1, 3, 4),), start=3, prefix_tokens=2, off_grid=-(2**50)), 30),
+    "far along": (GridPositions(((1, 3, 5), (1, 7, 2**60)), first=2**61 + 11), 66),
+    "close to 31 bits": (GridPositions(((1, 7, 2**30), (-3, 1, 7)), first=2**31 - 100), 66),
+    "all of them nowhere": (GridPositions(((-2, 3, 4),), prefix_tokens=50, off_grid=7), 30),
+    "a digit that never counts": (GridPositions(((4, 2**40, 3), (1, 1, 9), (5, 2**35, 1)), first=2**33 + 4), 40),
+    "powers of two": (GridPositions(((1, 16, 4), (1, 64, 2), (3, 1, 16)), first=100), 100),
 }
 
 
@@ -66,13 +68,13 @@ def test_lists_are_read(shape: tuple[int, ...], device: str) -> None:
     apart = listed.repeat_interleave(2, dim=-1)[..., ::2]
     for each in (listed, apart):
         found = torch.empty(2, 70, dtype=torch.int64, device=device)
-        positions_kernel[(5, 2)](side_of(Listed(each), 70, torch.device(device)), 70, found, TILE=16)
+        positions_kernel[(5, 2)](side_of(ExplicitPositions(each), 70, torch.device(device)), 70, found, TILE=16)
         torch.testing.assert_close(found, each.expand(2, 70))
 
 
 def test_what_32_bits_do_not_count_is_listed() -> None:
     """A digit that starts again after 2^31 tokens or more."""
-    long = Digits(((1, 2**30, 3),), first=3 * 2**30 - 5)
+    long = GridPositions(((1, 2**30, 3),), first=3 * 2**30 - 5)
     side = side_of(long, 9, CPU)
     assert side == Side(side.at, 0, None)
     torch.testing.assert_close(side.at, long.expand(9, CPU))
@@ -99,10 +101,10 @@ def test_a_divisor_is_left_out_where_nothing_is_divided() -> None:
     (term,) = side.digits.terms
     assert term.repeat is None
     assert isinstance(term.length, Divisor)
-    side = side_of(grid(5, 6, leading=1)["y"], 31, CPU)
+    side = side_of(grid(5, 6, prefix_tokens=1)["y"], 31, CPU)
     assert side.digits is not None
     assert side.digits.terms[0].length is None
-    side = side_of(Run(3), 63, CPU)
+    side = side_of(ContiguousPositions(3), 63, CPU)
     assert side.digits is not None
     (term,) = side.digits.terms
     assert (term.repeat, term.length) == (None, None)

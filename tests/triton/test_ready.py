@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 from tests.triton.calls import BATCH, meta_axis, meta_call, numbers
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -26,8 +26,8 @@ from relattn.backends.triton.host.call import ListedAxis
 from relattn.backends.triton.host.kernel_args import Rows
 from relattn.backends.triton.host.opened import opened
 from relattn.backends.triton.kernels import decoding
-from relattn.score.digits import grid
-from relattn.score.position import Run
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import grid
 
 NUMBERS = torch.zeros(64, dtype=torch.float32)
 ARGUMENTS: dict[str, Any] = {
@@ -104,14 +104,14 @@ CALLS = {
         for digits, sides in {
             "a grid": grid(15, 15),
             "a grid of 16": grid(16, 16),
-            "a grid behind a token": grid(15, 16, leading=1),
+            "a grid behind a token": grid(15, 16, prefix_tokens=1),
             "a later part": grid(99, 16, first=48, length=256),
             "frames": grid(4, 8, 8),
         }.items()
         for name in ("y", "x")
     },
     "keys of a grid": meta_call(**shapes(axes=(axis(1, keys=grid(16, 16)["y"]),))),
-    "queries that follow one another": meta_call(**shapes(axes=(axis(1, queries=Run(5)),))),
+    "queries that follow one another": meta_call(**shapes(axes=(axis(1, queries=ContiguousPositions(5)),))),
     "three axes": meta_call(**shapes(axes=(axis(0), axis(1), axis(2)))),
 }
 

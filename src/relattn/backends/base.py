@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.problem_operator import Answers, Forward
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
 
 
 class Backend(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from relattn.equation.problem import Problem
 from relattn.errors import UnsupportedError
-from relattn.score.problem import Problem
-from relattn.watched import constant_in_graphs, in_forward_mode, under_torch_func
+from relattn.interception import constant_in_graphs, in_forward_mode, under_torch_func
 
 NO_FORWARD_MODE = "it has no forward-mode derivative"
 

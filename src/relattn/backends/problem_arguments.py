@@ -1,7 +1,7 @@
 """A problem as the arguments of an operator, tensors and numbers, and back.
 
 Each part of the sequence has its own argument. The parts of other axes, any number of them, come in lists after those
-of the sequence: words and numbers that say what there is, listed positions, and the tensors that may have gradients.
+of the sequence: words and numbers that say what there is, explicit positions, and the tensors that may have gradients.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.score.digits import Digits
-from relattn.score.mask import Mask
-from relattn.score.position import Listed, Position, Run, as_tensor
-from relattn.score.positions import Positions
-from relattn.score.problem import TABLES, Axis, Part, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.mask import Mask
+from relattn.equation.problem import TABLES, Axis, Part, Problem
+from relattn.equation.tables import OffsetTable
+from relattn.positions.contiguous import ContiguousPositions, as_tensor
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
@@ -54,7 +56,7 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     tables = [getattr(axis, name) for name in TABLES]
     query_positions, key_positions, starts = None, None, [0, 0]
-    if isinstance(positions.query, Run) and isinstance(positions.key, Run):
+    if isinstance(positions.query, ContiguousPositions) and isinstance(positions.key, ContiguousPositions):
         starts = [positions.query.start, positions.key.start]
     else:
         query_positions, key_positions = positions.query_positions(), positions.key_positions()
@@ -64,15 +66,15 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
         starts_tensor = torch.stack([as_tensor(start, positions.device) for start in starts])
         starts = [0 if isinstance(start, Tensor) else start for start in starts]
     beyond = ["" if table is None else table.beyond for table in tables]
-    numbers, words, listed, axis_tensors = _flat_axes(problem.axes[1:])
+    numbers, words, explicit, axis_tensors = _flat_axes(problem.axes[1:])
     segments = mask.segments or (None, None)
     return (
         problem.query, problem.key, problem.value, axis.relative_query,
-        *(None if table is None else table.values for table in tables), mask.explicit, problem.key_bias,
+        *(None if table is None else table.values for table in tables), mask.pairs, problem.key_bias,
         query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
-        [*starts, *problem.counted(), *numbers], beyond + words, positions.lowest, positions.highest,
+        [*starts, *problem.dropout_origin(), *numbers], beyond + words, positions.lowest, positions.highest,
         problem.scale, problem.dropout_p, problem.output_dtype, problem.softcap, problem.asks_for_gradient(),
-        listed, axis_tensors,
+        explicit, axis_tensors,
     )  # fmt: skip
 
 
@@ -96,8 +98,8 @@ def problem_of(
         starts = [one if stays else starts_tensor[n] for n, (one, stays) in enumerate(zip(starts, stay, strict=True))]
     query_start, key_start, *firsts = starts
     positions = Positions(
-        Run(query_start) if query_positions is None else Listed(query_positions),
-        Run(key_start) if key_positions is None else Listed(key_positions),
+        ContiguousPositions(query_start) if query_positions is None else ExplicitPositions(query_positions),
+        ContiguousPositions(key_start) if key_positions is None else ExplicitPositions(key_positions),
         query.shape[2], key.shape[2], query.device, lowest, highest,
     )  # fmt: skip
     values = (relative_keys, relative_queries, relative_values, bias)
@@ -153,17 +155,17 @@ def _flat_axes(axes: Sequence[Axis]) -> tuple[list[int], list[str], list[Tensor]
     For each axis the words are: the kind of each side's positions, whether there is an r, and the rule of each table
     beyond its rows; "" for anything absent. The numbers are those of the positions, then each table's first offset.
     """
-    numbers, words, listed, tensors = [], [], [], []
+    numbers, words, explicit, tensors = [], [], [], []
     for axis in axes:
         positions = axis.positions
         for place in (positions.query, positions.key):
             words.append(type(place).__name__)
-            if isinstance(place, Listed):
-                listed.append(place.positions)
-            elif isinstance(place, Run):
+            if isinstance(place, ExplicitPositions):
+                explicit.append(place.positions)
+            elif isinstance(place, ContiguousPositions):
                 numbers.append(place.start)
             else:
-                numbers += [place.start, place.first, place.leading, place.nowhere, len(place.terms)]
+                numbers += [place.start, place.first, place.prefix_tokens, place.off_grid, len(place.terms)]
                 numbers += [number for term in place.terms for number in term]
         words.append("" if axis.relative_query is None else "r")
         tensors += [] if axis.relative_query is None else [axis.relative_query]
@@ -173,24 +175,24 @@ def _flat_axes(axes: Sequence[Axis]) -> tuple[list[int], list[str], list[Tensor]
             if table is not None:
                 numbers.append(table.first)
                 tensors.append(table.values)
-    return numbers, words, listed, tensors
+    return numbers, words, explicit, tensors
 
 
 def _axes_of(
-    numbers: Sequence[int], words: Sequence[str], listed: Sequence[Tensor], tensors: Sequence[Tensor], like: Positions
+    numbers: Sequence[int], words: Sequence[str], explicit: Sequence[Tensor], tensors: Sequence[Tensor], like: Positions
 ) -> Iterator[Axis]:
     """The axes from the lists of `_flat_axes`, for as many queries and keys as `like` has."""
-    number, word, places, tensor = iter(numbers), iter(words), iter(listed), iter(tensors)
+    number, word, places, tensor = iter(numbers), iter(words), iter(explicit), iter(tensors)
 
     def place() -> Position:
         kind = next(word)
-        if kind == "Listed":
-            return Listed(next(places))
-        if kind == "Run":
-            return Run(next(number))
-        start, first, leading, nowhere, count = (next(number) for _ in range(5))
+        if kind == "ExplicitPositions":
+            return ExplicitPositions(next(places))
+        if kind == "ContiguousPositions":
+            return ContiguousPositions(next(number))
+        start, first, prefix_tokens, off_grid, count = (next(number) for _ in range(5))
         terms = tuple((next(number), next(number), next(number)) for _ in range(count))
-        return Digits(terms, start=start, first=first, leading=leading, nowhere=nowhere)
+        return GridPositions(terms, start=start, first=first, prefix_tokens=prefix_tokens, off_grid=off_grid)
 
     for order in range(1, 1 + len(words) // (2 + len(OF_AN_AXIS))):
         query, key = place(), place()

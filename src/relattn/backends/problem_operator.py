@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.autocast import without_autocast
 from relattn.backends.operators import refusal, refuse_double_backward, refuse_onnx, refuse_vmap
 from relattn.backends.problem_arguments import (
     ARGUMENTS,
@@ -31,8 +30,9 @@ from relattn.backends.problem_arguments import (
     tensors_of,
     with_tensors,
 )
-from relattn.score.problem import Problem
-from relattn.watched import is_batched, is_watched
+from relattn.checks.autocast import without_autocast
+from relattn.equation.problem import Problem
+from relattn.interception import is_batched, is_intercepted
 
 
 class Forward(NamedTuple):
@@ -114,7 +114,7 @@ def operator_of(
             found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
         else:
             tensors = _tensors_among(arguments)
-            unseen = not torch.is_grad_enabled() and not is_watched((output_gradient, lse_gradient, *tensors))
+            unseen = not torch.is_grad_enabled() and not is_intercepted((output_gradient, lse_gradient, *tensors))
             backward_pass = run_backward if unseen else getattr(torch.ops.relattn, f"{name}_backward")
             found = backward_pass(output, maximum, total, output_gradient, lse_gradient, wanted, *arguments)
         return _by_argument(dict(zip(wanted, found, strict=True)), arguments)
@@ -130,7 +130,7 @@ def operator_of(
     else:
         _register_double_backward(name, differentiable)
 
-    class Unseen(torch.autograd.Function):
+    class PlainAutograd(torch.autograd.Function):
         """The same only for autograd: the dispatcher, which others may watch, takes longer than a small call."""
 
         @staticmethod
@@ -147,13 +147,13 @@ def operator_of(
 
     def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """O and, where the problem asks for it, lse."""
-        if problem.asks_for_gradient() or _must_be_seen(problem):
+        if problem.asks_for_gradient() or _needs_dispatcher(problem):
             arguments = flat(problem, seed)
-            if is_watched(_tensors_among(arguments)):
+            if is_intercepted(_tensors_among(arguments)):
                 output, lse, _, _ = getattr(torch.ops.relattn, name)(*arguments)
             else:
                 *plain, positions, tensors = arguments
-                output, lse = Unseen.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
+                output, lse = PlainAutograd.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
         elif direct is not None:
             return direct(problem, seed)
         else:
@@ -164,9 +164,9 @@ def operator_of(
     return run
 
 
-def _must_be_seen(problem: Problem) -> bool:
+def _needs_dispatcher(problem: Problem) -> bool:
     """Whether anything but the kernels watches the call, or a start must still be read."""
-    given = [problem.query, problem.key, problem.value, problem.mask.explicit, problem.key_bias]
+    given = [problem.query, problem.key, problem.value, problem.mask.pairs, problem.key_bias]
     if torch.compiler.is_compiling() or isinstance(problem.sequence().positions.origin, Tensor):
         return True
     for axis in problem.axes:
@@ -176,7 +176,7 @@ def _must_be_seen(problem: Problem) -> bool:
                 given.append(table.values)
                 if isinstance(table.first, Tensor):
                     return True
-    return is_watched(given)
+    return is_intercepted(given)
 
 
 class _Nested:
@@ -228,7 +228,7 @@ def _gradients_of(
 def _seeded(given: dict[str, Any]) -> Problem:
     """The problem of these arguments, whose dropout draws what it has drawn before."""
     seed = given["seed"]
-    return problem_of(**given).replaced(seed=None if seed is None else int(seed))
+    return problem_of(**given).replace(seed=None if seed is None else int(seed))
 
 
 def _register_double_backward(name: str, differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]]) -> None:

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn.backends.operators import reasons_of_dropout
-from relattn.score.padding import Sight
-from relattn.score.problem import Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.problem import Problem
+from relattn.equation.tables import OffsetTable
+from relattn.equation.visibility import Visibility
 
 
 class ReferenceBackend:
@@ -30,7 +30,7 @@ class ReferenceBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """The equation as written, with zeros in place of padding."""
         hidden = problem.mask.hidden()
-        problem = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1]).cleaned(problem)
+        problem = Visibility.of_pairs(problem.mask, hidden, problem.key.shape[1]).cleaned(problem)
         q = problem.query.double()
         k = problem.key.double().repeat_interleave(problem.num_groups(), dim=1)
         v = problem.value.double().repeat_interleave(problem.num_groups(), dim=1)

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn.backends.operators import NO_FORWARD_MODE, reasons_of_dropout
-from relattn.score.certainty import certainly
-from relattn.score.problem import Problem
-from relattn.watched import in_forward_mode
+from relattn.equation.problem import Problem
+from relattn.interception import in_forward_mode
+from relattn.positions.certainty import statically_true
 
 
 class SdpaBackend:
@@ -28,7 +28,7 @@ class SdpaBackend:
         """The parts of the problem for which scaled_dot_product_attention has no argument."""
         for name in dict.fromkeys(name for axis in problem.axes for name in axis.tables()):
             yield f"it has no {name.replace('_', ' ')}"
-        for name in problem.terms_of_no_axis():
+        for name in problem.axisless_terms():
             yield f"it has no {name}"
         mask, positions = problem.mask, problem.sequence().positions
         if mask.key_mask is not None:
@@ -36,10 +36,10 @@ class SdpaBackend:
         if mask.segments is not None:
             yield "it has no segments"
         if mask.limits_positions() and not _is_plain_causal(problem):
-            yield "its causality compares indices: no window, no listed positions, and equal starts"
-        if mask.explicit is not None and mask.limits_positions():
+            yield "its causality compares indices: no window, no explicit positions, and equal starts"
+        if mask.pairs is not None and mask.limits_positions():
             yield "it takes a mask or causality, not both"
-        if mask.explicit is not None and mask.explicit.dtype not in (torch.bool, problem.query.dtype):
+        if mask.pairs is not None and mask.pairs.dtype not in (torch.bool, problem.query.dtype):
             yield "its float mask has the dtype of the query"
         if not problem.query.dtype == problem.key.dtype == problem.value.dtype:
             yield "its query, key and value are of one dtype"
@@ -57,11 +57,13 @@ class SdpaBackend:
             problem.query,
             problem.key,
             problem.value,
-            attn_mask=problem.mask.explicit,
+            attn_mask=problem.mask.pairs,
             dropout_p=problem.dropout_p,
             is_causal=problem.mask.limits_positions(),
             scale=problem.scale,
-            enable_gqa=not certainly(problem.query.shape[1] == problem.key.shape[1]),  # a bool, also of open numbers
+            enable_gqa=not statically_true(
+                problem.query.shape[1] == problem.key.shape[1]
+            ),  # a bool, also of open numbers
         )
         return output.to(problem.output_dtype), None
 
@@ -69,4 +71,8 @@ class SdpaBackend:
 def _is_plain_causal(problem: Problem) -> bool:
     """Whether the limits allow exactly key index <= query index."""
     positions = problem.sequence().positions
-    return positions.lowest is None and certainly(positions.highest == 0) and certainly(positions.known_origin == 0)
+    return (
+        positions.lowest is None
+        and statically_true(positions.highest == 0)
+        and statically_true(positions.known_origin == 0)
+    )

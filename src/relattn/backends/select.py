@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from relattn.arguments import check_choice
 from relattn.backends.base import Backend
 from relattn.backends.cpu.backend import NativeBackend
 from relattn.backends.cpu.operator import has_few_queries
@@ -19,10 +18,11 @@ from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.host.slow_place import warn_of_a_slow_place
+from relattn.checks.values import check_choice
+from relattn.equation.problem import Problem
 from relattn.errors import UnsupportedError
-from relattn.score.certainty import certainly
-from relattn.score.problem import Problem
-from relattn.watched import are_plain, is_compiled, is_watched
+from relattn.interception import are_plain, is_compiled, is_intercepted
+from relattn.positions.certainty import statically_true
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
@@ -66,7 +66,7 @@ Below, one operator costs more than the compiled operations of dense.
 """
 
 PAIRS_OF_LISTS = 2**17
-"""Where positions are listed and no gradient is asked, native takes less time than dense from here on.
+"""Where positions are explicit and no gradient is asked, native takes less time than dense from here on.
 
 Below, the search for rows that see no key costs more. The kernel for few queries does not need this search, and takes
 less time at any length.
@@ -145,9 +145,9 @@ def _by_preference(problem: Problem) -> list[Backend]:
     """
     _, heads, queries, _ = problem.query.shape
     small = (
-        certainly(heads * queries * problem.key.shape[2] < FEW_PAIRS_PER_ELEMENT)
-        or certainly(queries < FEW_QUERIES)
-        or certainly(problem.num_pairs() < FEW_PAIRS)
+        statically_true(heads * queries * problem.key.shape[2] < FEW_PAIRS_PER_ELEMENT)
+        or statically_true(queries < FEW_QUERIES)
+        or statically_true(problem.num_pairs() < FEW_PAIRS)
     )
     if not small:
         order = MANY_PAIRS_FIRST
@@ -168,18 +168,18 @@ def _outruns_sdpa(problem: Problem) -> bool:
     """
     if problem.query.device.type != "cpu":
         return False
-    if problem.has_tables() or problem.mask.explicit is not None or problem.terms_of_no_axis():
+    if problem.has_tables() or problem.mask.pairs is not None or problem.axisless_terms():
         return False
     tensors = problem.query, problem.key, problem.value
-    if not are_plain(tensors) if is_compiled() else is_watched(tensors):
+    if not are_plain(tensors) if is_compiled() else is_intercepted(tensors):
         return False
     if problem.dropout_p > 0.0:
         return _may_have(problem, PLAIN_PAIRS_IF_DROPPED)
     if HAS_TILES and problem.key.dtype == torch.bfloat16:
         return False
-    if certainly(has_few_queries(problem)):
+    if statically_true(has_few_queries(problem)):
         return problem.key.dtype == torch.bfloat16 and _may_have(problem, PLAIN_PAIRS_IF_FEW_QUERIES)
-    if not certainly(problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2]):
+    if not statically_true(problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2]):
         return False
     return _may_have(problem, PLAIN_PAIRS_IF_CAUSAL if problem.mask.limits_positions() else PLAIN_PAIRS)
 
@@ -191,17 +191,17 @@ def _suits_native(problem: Problem) -> bool:
     """
     if torch.compiler.is_compiling() and (not is_compiled() or not _may_have(problem, PAIRS_IN_A_GRAPH)):
         return False
-    long_enough = certainly(problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2])
+    long_enough = statically_true(problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2])
     if not problem.asks_for_gradient():
-        listed = problem.sequence().positions.origin is None
-        few = certainly(has_few_queries(problem))
-        return few or (long_enough and (not listed or _may_have(problem, PAIRS_OF_LISTS)))
+        explicit = problem.sequence().positions.origin is None
+        few = statically_true(has_few_queries(problem))
+        return few or (long_enough and (not explicit or _may_have(problem, PAIRS_OF_LISTS)))
     return long_enough and _may_have(problem, PAIRS_FOR_A_STEP)
 
 
 def _may_have(problem: Problem, pairs: int) -> bool:
     """Whether the problem has that many pairs, or lengths that a compiled graph leaves open."""
-    return not certainly(problem.num_pairs() < pairs)
+    return not statically_true(problem.num_pairs() < pairs)
 
 
 def _first_that_runs(problem: Problem) -> Backend:

@@ -17,7 +17,7 @@ from transformers.models.swin.modeling_swin import SwinAttention, SwinRelativePo
 from relattn.bench.case import Case
 from relattn.bench.formula import Call
 from relattn.bench.peers import split
-from relattn.encodings import GridBias
+from relattn.encodings.grid import GridBias
 
 LAYOUT_TABLES = ("rel_pos_bias", "rel_pos_x_bias", "rel_pos_y_bias")
 

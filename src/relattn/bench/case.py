@@ -11,14 +11,14 @@ from torch import Tensor
 
 from relattn.bench.on_axes import encoding_of, places_of
 from relattn.bench.workload import Workload
-from relattn.catalogue import CATALOGUE, Layer
-from relattn.encodings import RelativeEncoding
-from relattn.encodings.base import EncodingSum, lower
-from relattn.score.places import Places
-from relattn.score.position import PositionLike, Run
-from relattn.score.positions import SEQUENCE, Positions, limits
-from relattn.score.problem import TABLES
-from relattn.score.terms import ScoreTerms
+from relattn.encodings.base import EncodingSum, RelativeEncoding, lower
+from relattn.encodings.catalogue import CATALOGUE, Layer
+from relattn.equation.problem import TABLES
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.places import Places
+from relattn.positions.position import PositionLike
+from relattn.positions.positions import SEQUENCE, Positions, limits
 
 ROOM = 64
 """The number of further positions for which a decoder's cache has memory."""
@@ -115,9 +115,14 @@ def make_case(workload: Workload) -> Case:
 
 def _lowered(case: Case, encoding: RelativeEncoding) -> Case:
     """The case with the encoding's terms in place of the encoding, as separate leaves."""
-    work, starts = case.workload, Run(case.workload.length - case.workload.query_length)
+    work, starts = case.workload, ContiguousPositions(case.workload.length - case.workload.query_length)
     positions = Positions(
-        starts, Run(0), work.query_length, work.length, case.query.device, *limits(work.causal, work.sides)
+        starts,
+        ContiguousPositions(0),
+        work.query_length,
+        work.length,
+        case.query.device,
+        *limits(work.causal, work.sides),
     )
     with torch.no_grad():
         terms = lower(encoding, case.query, case.key, case.value, Places({SEQUENCE: positions}))

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import relattn
-from relattn.backends import skew
+from relattn.backends.dense import skew
 from relattn.bench.case import Case
-from relattn.offsets import alibi_slopes, sinusoids
+from relattn.positions.offsets import alibi_slopes, sinusoids
 
 Call = Callable[[], Tensor]
 Arrangement = Callable[[Tensor, Tensor, int], Tensor]

@@ -14,9 +14,12 @@ from collections.abc import Mapping
 import torch
 
 from relattn.bench.workload import Workload
-from relattn.encodings import GridBias, RelativeEmbedding, RelativeEncoding, T5Bias
-from relattn.score.digits import grid
-from relattn.score.position import PositionLike
+from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.grid import GridBias
+from relattn.encodings.relative import RelativeEmbedding
+from relattn.encodings.t5 import T5Bias
+from relattn.positions.grid import grid
+from relattn.positions.position import PositionLike
 
 PAGE = 1000
 """The largest coordinate on a page, in LayoutLMv3's units."""

@@ -7,13 +7,13 @@ from functools import partial
 from torch import Tensor
 
 import relattn
-from relattn import door
 from relattn.bench.case import Case
 from relattn.bench.formula import Call
+from relattn.call import checked, request
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.places import Places
-from relattn.score.position import Run
-from relattn.score.positions import SEQUENCE, Positions, limits
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.places import Places
+from relattn.positions.positions import SEQUENCE, Positions, limits
 
 
 def ours(case: Case, backend: str) -> Call:
@@ -45,9 +45,17 @@ def _decoding(case: Case, backend: str) -> Call:
     memo = KeptRows()
 
     def call() -> Tensor:
-        positions = Positions(Run(last), Run(0), 1, last + 1, case.query.device, *limits(True, sides), memo)
-        tensors = door.checked(case.query, case.key, case.value, enable_gqa=True)
-        output, _ = door.request(
+        positions = Positions(
+            ContiguousPositions(last),
+            ContiguousPositions(0),
+            1,
+            last + 1,
+            case.query.device,
+            *limits(True, sides),
+            memo,
+        )
+        tensors = checked(case.query, case.key, case.value, enable_gqa=True)
+        output, _ = request(
             *tensors, Places({SEQUENCE: positions}), encoding=case.encoding, keys_are_prepared=True, backend=backend
         ).run()
         return output

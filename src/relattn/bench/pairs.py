@@ -10,8 +10,9 @@ from torch import Tensor
 
 from relattn.bench.case import Case
 from relattn.bench.formula import Call
-from relattn.encodings import GridBias, T5Bias
 from relattn.encodings.base import EncodingSum
+from relattn.encodings.grid import GridBias
+from relattn.encodings.t5 import T5Bias
 
 
 def sdpa_with_pairs(case: Case) -> Call:

@@ -9,8 +9,8 @@ from itertools import product
 
 import torch
 
-from relattn.arguments import check_choice, check_size
 from relattn.bench.workload import DECODING, ENCODINGS, MODES, ON_AXES, Workload
+from relattn.checks.values import check_choice, check_size
 
 CAUSAL = {"no": False, "yes": True}
 DTYPES = ("float64", "float32", "bfloat16", "float16")

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from relattn.arguments import check_choice
+from relattn.checks.values import check_choice
 from relattn.cli import REFUSED
 from relattn.cli.console import TYPED, Bar, one_sentence, out, say_stopped
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start

@@ -7,10 +7,10 @@ from shlex import quote
 
 from rich.table import Table
 
-from relattn.catalogue import name_of
 from relattn.cli.console import out
 from relattn.cli.tensor_files import check_new, read_tensors, write_tensors
 from relattn.convert import FORMATS, from_relattn, layers, to_relattn
+from relattn.encodings.catalogue import name_of
 from relattn.nn import RelativeMultiheadAttention
 
 OURS = "relattn"

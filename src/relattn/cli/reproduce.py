@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from relattn.arguments import check_choice
+from relattn.checks.values import check_choice
 from relattn.cli.console import Bar, out, say_stopped
 from relattn.lab import lengths
 from relattn.lab.lock import alone_in

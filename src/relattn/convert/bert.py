@@ -6,8 +6,9 @@ from torch import Tensor
 
 from relattn.convert.format import Format, Misfit, Tensors
 from relattn.convert.weights import check_odd, renamed, shared_table
-from relattn.encodings import KeyQueryEmbedding, RelativeEmbedding
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.key_query import KeyQueryEmbedding
+from relattn.encodings.relative import RelativeEmbedding
 
 PROJECTIONS = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "out_proj"}
 TABLE = "self.distance_embedding.weight"

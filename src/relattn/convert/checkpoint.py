@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 import torch
 from torch import Tensor
 
-from relattn.arguments import check_choice, kind_of
+from relattn.checks.values import check_choice, kind_of
 from relattn.convert.finding import naming, our_layers, their_layers
 from relattn.convert.format import Format, Misfit, Tensors
 from relattn.convert.registry import FORMATS

@@ -18,7 +18,7 @@ from relattn.convert.weights import (
     shared_table,
     split_heads,
 )
-from relattn.encodings import ShawEmbedding
+from relattn.encodings.shaw import ShawEmbedding
 
 FUSED, TABLE = "QKV", "encoding_matrix"
 ATTENTION, POSITIONS = "_self_att_att/", "_rel_pos/"

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from relattn.convert.format import Format, Tensors
 from relattn.convert.weights import check_odd, refuse_biases, shared_table
-from relattn.encodings import RelativeEmbedding, ShawEmbedding
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.relative import RelativeEmbedding
+from relattn.encodings.shaw import ShawEmbedding
 
 KERNELS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
 

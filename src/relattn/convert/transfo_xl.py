@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relattn.convert.format import Axes, Format, Misfit, Tensors
 from relattn.convert.weights import refuse_biases
-from relattn.encodings import TransformerXLEmbedding
+from relattn.encodings.transformer_xl import TransformerXLEmbedding
 
 FUSED, POSITIONS = "qkv_net.weight", "r_net.weight"
 RENAMED = {

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relattn.convert.format import Format, Misfit, Tensors
 from relattn.convert.weights import identity_like, is_identity, refuse_biases
-from relattn.encodings import T5Bias
+from relattn.encodings.t5 import T5Bias
 
 PROJECTIONS = ("to_q", "to_k", "to_v", "to_out")
 OUT = "to_out.weight"

@@ -14,8 +14,8 @@ from relattn.distributed.consensus import agree, checksum, compared
 from relattn.distributed.group import Group
 from relattn.distributed.lowering import Call, with_prepared_keys
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 
 
 @dataclass(frozen=True)

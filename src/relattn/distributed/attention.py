@@ -10,9 +10,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from relattn.arguments import check_choice, check_flag, check_probability
-from relattn.autocast import without_autocast
 from relattn.backends.select import check_backend, select
+from relattn.call import AttentionMask, Segments, checked
+from relattn.checks.autocast import without_autocast
+from relattn.checks.positions import check_window
+from relattn.checks.tensors import check_key_mask, check_segments
+from relattn.checks.values import check_choice, check_flag, check_probability
 from relattn.distributed import gathering, ring
 from relattn.distributed.arguments import Arguments, agree_on_arguments
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
@@ -23,15 +26,13 @@ from relattn.distributed.lowering import Call, check_whole_rows, gathered, lower
 from relattn.distributed.merge import merging
 from relattn.distributed.parts import check_part
 from relattn.distributed.positions import SplitPositions, split_positions
-from relattn.door import AttentionMask, Segments, checked
 from relattn.encodings.base import RelativeEncoding
-from relattn.score import checks
-from relattn.score.key_bias import check_key_bias
-from relattn.score.position import PositionsLike
-from relattn.score.positions import Window, limits
-from relattn.score.problem import Problem
-from relattn.score.sinks import check_sinks, share
-from relattn.score.terms import ScoreTerms
+from relattn.equation.key_bias import check_key_bias
+from relattn.equation.problem import Problem
+from relattn.equation.sinks import check_sinks, share
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.position import PositionsLike
+from relattn.positions.positions import Window, limits
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -85,7 +86,7 @@ def context_parallel_attention(
         "all_gather" brings them together first. "ulysses" exchanges positions for heads; the number of ranks must
         divide the numbers of heads. "auto" takes the way that `explain` gives.
     encoding: the same on all ranks. ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
-    query_position, key_position: an int or Digits are for the whole sequence; a tensor is for the rank's part.
+    query_position, key_position: an int or GridPositions are for the whole sequence; a tensor is for the rank's part.
     attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
     dropout_p: it drops the same weights as one process of `native`, `tiled` or `triton` whose generator has the state
         of rank 0's.
@@ -193,8 +194,8 @@ def _arguments(
     lengths = query.shape[2], key.shape[2]
     for name, length in zip(("query", "key"), lengths, strict=True):
         check_part(name, length, layout)
-    checks.check_key_mask(key_mask, batch, key)
-    segments = checks.check_segments(segment_ids, batch, query, key)
+    check_key_mask(key_mask, batch, key)
+    segments = check_segments(segment_ids, batch, query, key)
 
     def side(name: str, position: PositionsLike, length: int) -> SplitPositions:
         own = pieces(group.rank, group.world, length, layout)
@@ -204,7 +205,7 @@ def _arguments(
     key_positions = side("key_position", key_position, lengths[1])
     call = Call(
         group, layout, query, key, value, batch, query_positions, key_positions,
-        limits(is_causal, checks.check_window(window)), encoding, attn_mask,
+        limits(is_causal, check_window(window)), encoding, attn_mask,
         None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
         None if segments is None else (segments[0].reshape(-1, lengths[0]), segments[1].reshape(-1, lengths[1])),
         None if key_bias is None else check_key_bias(key_bias, batch, query, key),
@@ -222,7 +223,7 @@ def _answer(arguments: Arguments) -> Tensor | tuple[Tensor, Tensor]:
     choice = choose(call, arguments.rotate)
     problems = _all_lowered(call, lambda: _checked(lowered(call, keys), choice, arguments.backend))
     if arguments.sinks is not None:
-        problems = [problem.replaced(output_dtype=problem.score_dtype()) for problem in problems]
+        problems = [problem.replace(output_dtype=problem.score_dtype()) for problem in problems]
     if choice.rotate == "ulysses":
         output, lse = gathering.ulysses(call, keys, problems, arguments.backend)
     elif choice.rotate == "ring":

@@ -8,10 +8,10 @@ from typing import Literal
 from relattn.distributed import traffic
 from relattn.distributed.lowering import Call
 from relattn.distributed.traffic import Traffic
+from relattn.equation.tables import wide
 from relattn.errors import UnsupportedError
-from relattn.score.position import Run
-from relattn.score.positions import SEQUENCE
-from relattn.score.table import wide
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import SEQUENCE
 
 Rotate = Literal["ring", "all_gather", "ulysses"]
 ROTATES: tuple[Rotate, ...] = ("ring", "all_gather", "ulysses")
@@ -24,7 +24,7 @@ class Choice:
     rotate: the chosen way. others: the other ways, and why not.
     hops: how many times the ring passes a chunk of keys and values on.
     sent: the bytes that one rank sends in a call, for each way. Not counted are an encoding's own relative queries,
-        listed positions, and what sinks and lse add to Ulysses.
+        explicit positions, and what sinks and lse add to Ulysses.
     """
 
     rotate: Rotate
@@ -105,9 +105,9 @@ def _against_all_gather(call: Call) -> str:
 
 
 def _hops(call: Call) -> int:
-    """How far chunks are passed on. With listed positions to all ranks, because positions are not read."""
+    """How far chunks are passed on. With explicit positions to all ranks, because positions are not read."""
     query, key = call.query_positions.by_axis[SEQUENCE], call.key_positions.by_axis[SEQUENCE]
-    if not (isinstance(query, Run) and isinstance(key, Run)):
+    if not (isinstance(query, ContiguousPositions) and isinstance(key, ContiguousPositions)):
         return call.group.world - 1
     assert isinstance(query.start, int) and isinstance(key.start, int)
     origin = key.start - query.start

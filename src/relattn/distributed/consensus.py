@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from relattn.checks.dtensors import is_dtensor
 from relattn.distributed.group import Group
 from relattn.errors import ShapeError
-from relattn.spread import is_dtensor
 
 PRIME = 65521
 """The weights of a checksum's numbers count up to this number, so that another order of rows is noticed."""

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.call import Request
 from relattn.distributed.lowering import Call, Gathered, lowered_over_all
 from relattn.distributed.part import part_of
-from relattn.door import Request
-from relattn.score.problem import Axis, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.problem import Axis, Problem
+from relattn.equation.tables import OffsetTable
 
 Answer = tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]
 
@@ -34,7 +34,7 @@ def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
 
 
 def reach(problem: Problem) -> slice:
-    """The keys between the first and the last that any query may see by its offset; all where positions are listed."""
+    """The keys between the first and the last that any query can see by its offset; all for explicit positions."""
     positions = problem.sequence().positions
     keys, origin = positions.key_length, positions.known_origin
     if origin is None:
@@ -57,8 +57,8 @@ def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -
     if call.segments is not None:
         assert keys.segments is not None
         segments = call.whole(call.segments[0]), keys.segments
-    key_bias, counted = keys.key_bias, whole.counted()
-    problem = whole.replaced(
+    key_bias, counted = keys.key_bias, whole.dropout_origin()
+    problem = whole.replace(
         query=_to_heads(call, torch.cat([problem.query for problem in problems], 2)),
         key=_to_heads(call, call.key),
         value=_to_heads(call, call.value),
@@ -80,7 +80,7 @@ def _run(problem: Problem, backend: str) -> Answer:
 def _axis_of_heads(axis: Axis, heads: slice, r: Tensor | None) -> Axis:
     """The axis for some of the heads."""
     tables = {name: _of_heads(table, heads) for name, table in axis.tables().items()}
-    return axis.replaced(relative_query=r, **tables)
+    return axis.replace(relative_query=r, **tables)
 
 
 def _of_heads(table: OffsetTable, heads: slice) -> OffsetTable:

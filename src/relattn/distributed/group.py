@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
+from relattn.equation.tables import wide
 from relattn.errors import UnsupportedError
-from relattn.score.table import wide
 
 
 class Group:

@@ -9,13 +9,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.distributed.own_heads import OwnHeads
 from relattn.encodings.base import EncodingSum, OnAxis, RelativeEncoding
+from relattn.equation.problem import Part
 from relattn.errors import UnsupportedError
 from relattn.nn.attention import RelativeMultiheadAttention
 from relattn.nn.conformer import RelPositionMultiHeadedAttention
-from relattn.score.problem import Part
 
 PROJECTIONS: dict[str, type[ParallelStyle]] = {
     "q_proj": ColwiseParallel,

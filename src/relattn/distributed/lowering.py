@@ -10,19 +10,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn import door
+from relattn.call import request
+from relattn.checks.positions import places_beside
+from relattn.checks.tensors import check_attn_mask
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, Piece, pieces
 from relattn.distributed.parts import ordered
 from relattn.distributed.positions import SplitPositions
 from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.equation.problem import Part, Problem
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError
-from relattn.score.checks import check_attn_mask, places_beside
-from relattn.score.places import Places
-from relattn.score.position import Position
-from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.problem import Part, Problem
-from relattn.score.terms import ScoreTerms
+from relattn.positions.places import Places
+from relattn.positions.position import Position
+from relattn.positions.positions import SEQUENCE, Positions
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Call:
 
     query [B, Hq, n, D], key [B, Hk, m, D], value [B, Hk, m, Dv]: the parts. batch: the caller's axes before the heads.
     query_positions, key_positions: where they stand. within: the limits of the offset. key_mask [B, m], segments
-        ([B, n], [B, m]) and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `door.request`
+        ([B, n], [B, m]) and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `call.request`
         that are the same for all pieces. seed: the seed of dropout.
     """
 
@@ -148,12 +149,12 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
         encoding = _cut(encoding, piece)
     if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
         mask = mask[..., piece.here(), :]
-    problem = door.request(
+    problem = request(
         query, key, value, call.batch, _places(where, keys.positions, query, key, call.within), encoding=encoding,
         keys_are_prepared=True, attn_mask=mask, return_lse=True, **call.others,
     ).problem  # fmt: skip
     segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
-    return problem.replaced(
+    return problem.replace(
         mask=problem.mask._replace(key_mask=keys.key_mask, segments=segments),
         key_bias=keys.key_bias,
         part=Part(piece.start, 0, 0, query.shape[1]),

@@ -15,9 +15,9 @@ from torch import Tensor
 from relattn.backends.base import Backend, MergingBackend
 from relattn.backends.problem_operator import Forward
 from relattn.backends.select import BACKENDS, select
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import Problem
 from relattn.errors import UnsupportedError
-from relattn.score.key_bias import lowered
-from relattn.score.problem import Problem
 
 
 class Merged(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.score.key_bias import lowered
-from relattn.score.position import Run
-from relattn.score.problem import Axis, Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import Axis, Problem
+from relattn.positions.contiguous import ContiguousPositions
 
 
 def part_of(
@@ -17,11 +17,11 @@ def part_of(
 
     Tables over the offsets of the sequence have only the rows that these pairs need.
     """
-    key_bias, key_shift, counted = problem.key_bias, None, problem.counted()
+    key_bias, key_shift, counted = problem.key_bias, None, problem.dropout_origin()
     if key_bias is not None:
         shift = lowered(problem)[1]
         key_shift = shift if shift.shape[2] == 1 else shift[..., queries]
-    return problem.replaced(
+    return problem.replace(
         query=problem.query[:, :, queries],
         key=key,
         value=value,
@@ -34,7 +34,7 @@ def part_of(
 
 
 def sees(problem: Problem, queries: slice, keys: slice) -> bool:
-    """Whether any query can see any of the keys by its offset; True for listed positions, which are not read."""
+    """Whether any query can see any of the keys by its offset; True for explicit positions, which are not read."""
     positions = problem.sequence().positions
     if queries.start >= queries.stop or keys.start >= keys.stop:
         return False
@@ -48,10 +48,10 @@ def sees(problem: Problem, queries: slice, keys: slice) -> bool:
 
 def _axis(axis: Axis, queries: slice, keys: slice) -> Axis:
     positions, r = axis.positions.part(queries, keys), axis.relative_query
-    cut = axis.replaced(positions=positions, relative_query=None if r is None else r[:, :, queries])
-    if not (isinstance(positions.query, Run) and isinstance(positions.key, Run)):
+    cut = axis.replace(positions=positions, relative_query=None if r is None else r[:, :, queries])
+    if not (isinstance(positions.query, ContiguousPositions) and isinstance(positions.key, ContiguousPositions)):
         return cut
     first, last = positions.visible
     assert isinstance(first, int) and isinstance(last, int)  # starts are ints where a sequence is split
     tables = {name: table.narrowed(first, max(last - first + 1, 1)) for name, table in axis.tables().items()}
-    return cut.replaced(**tables)
+    return cut.replace(**tables)

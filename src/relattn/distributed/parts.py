@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from relattn.arguments import as_int, check_choice, check_size
+from relattn.checks.values import as_int, check_choice, check_size
 from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, multiple, pieces
 from relattn.errors import ShapeError

@@ -8,43 +8,51 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relattn.checks.positions import position_of, positions_beside, sequence_and_others
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, Piece
 from relattn.distributed.parts import ordered
 from relattn.errors import UnsupportedError
-from relattn.score.checks import position_of, positions_beside, sequence_and_others
-from relattn.score.digits import Digits
-from relattn.score.position import Listed, Position, Run
-from relattn.score.positions import SEQUENCE
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import SEQUENCE
 
 
 @dataclass(frozen=True)
 class SplitPositions:
-    """Where one side stands on each axis, the sequence first: runs and digits for the whole, lists for the part."""
+    """Where one side stands on each axis, the sequence first: contiguous and grid positions for the whole, explicit
+    ones for the part.
+    """
 
     by_axis: dict[str, Position]
 
     def of(self, piece: Piece) -> dict[str, Position]:
         """Where the elements of a piece stand."""
         return {
-            axis: place.part(piece.here() if isinstance(place, Listed) else piece.there())
+            axis: place.part(piece.here() if isinstance(place, ExplicitPositions) else piece.there())
             for axis, place in self.by_axis.items()
         }
 
     def whole(self, group: Group, layout: Layout) -> dict[str, Position]:
         """Where all elements stand: lists are gathered from all ranks."""
         return {
-            axis: Listed(ordered(group.gathered(place.positions), -1, layout)) if isinstance(place, Listed) else place
+            axis: ExplicitPositions(ordered(group.gathered(place.positions), -1, layout))
+            if isinstance(place, ExplicitPositions)
+            else place
             for axis, place in self.by_axis.items()
         }
 
     def is_listed(self) -> bool:
-        """Whether the sequence's positions are listed."""
-        return isinstance(self.by_axis[SEQUENCE], Listed)
+        """Whether the sequence's positions are explicit."""
+        return isinstance(self.by_axis[SEQUENCE], ExplicitPositions)
 
     def described(self) -> str:
         """The facts that must be the same on all ranks."""
-        alike = {axis: "listed" if isinstance(place, Listed) else place for axis, place in self.by_axis.items()}
+        alike = {
+            axis: "listed" if isinstance(place, ExplicitPositions) else place for axis, place in self.by_axis.items()
+        }
         return str(alike)
 
 
@@ -60,18 +68,18 @@ def split_positions(
     """
     on_sequence, others = sequence_and_others(argument, start=0)
     local = sum(piece.length for piece in pieces)
-    if isinstance(on_sequence, Digits):
+    if isinstance(on_sequence, GridPositions):
         place: Position = position_of(name, on_sequence, batch, whole, device)
-        assert isinstance(place, Listed)
-        place = Listed(torch.cat([place.positions[..., piece.there()] for piece in pieces], -1))
+        assert isinstance(place, ExplicitPositions)
+        place = ExplicitPositions(torch.cat([place.positions[..., piece.there()] for piece in pieces], -1))
     else:
         place = position_of(name, on_sequence, batch, local, device)
-    if isinstance(place, Run) and isinstance(place.start, Tensor):
+    if isinstance(place, ContiguousPositions) and isinstance(place.start, Tensor):
         raise UnsupportedError(
             f"{name}: got a start that is a tensor; expected an int where the sequence is split, for it tells which "
             "parts meet; read it with int()"
         )
-    digits = {axis: one for axis, one in others.items() if isinstance(one, Digits)}
+    digits = {axis: one for axis, one in others.items() if isinstance(one, GridPositions)}
     lists = {axis: one for axis, one in others.items() if axis not in digits}
     beside = positions_beside(name, digits, batch, whole, device) | positions_beside(name, lists, batch, local, device)
     return SplitPositions({SEQUENCE: place, **{axis: beside[axis] for axis in others}})

@@ -13,15 +13,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relattn.autocast import without_autocast
 from relattn.backends.problem_arguments import flat, named, tensors_of
 from relattn.backends.problem_operator import Answers
+from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout
 from relattn.distributed.merge import Merged, merging
 from relattn.distributed.ring_backward import Backward
 from relattn.distributed.ring_schedule import RingSchedule, differentiable, part, tokens_of_share
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
 
 
 def attend(
@@ -73,7 +73,7 @@ def _merge(ring: RingSchedule, problems: list[Problem], pieces: list[Merged], ke
             for meeting in ring.meetings(problems, share, step):
                 one = part(problems[meeting.number], meeting, chunk)
                 with without_autocast(one.query):
-                    answer = ring.backend.part(one.replaced(output_dtype=one.score_dtype()))  # not rounded
+                    answer = ring.backend.part(one.replace(output_dtype=one.score_dtype()))  # not rounded
                 pieces[meeting.number].at(meeting.queries).add(answer, ring.backend.log_base)
             if coming is not None:
                 chunk = coming.wait()

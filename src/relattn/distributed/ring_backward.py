@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relattn.autocast import without_autocast
 from relattn.backends.problem_operator import Answers
+from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Passing
 from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, differentiable, part, tokens_of_share
 from relattn.distributed.sums import Sums, zeros_like

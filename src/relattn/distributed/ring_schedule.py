@@ -18,8 +18,8 @@ from relattn.backends.problem_arguments import problem_of, tensors_of, with_tens
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces
 from relattn.distributed.part import part_of, sees
-from relattn.score.key_bias import lowered
-from relattn.score.problem import Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import Problem
 
 CHUNK = ("key", "value")
 """The tensors that travel."""
@@ -95,9 +95,9 @@ class RingSchedule:
         values, problems = iter(tensors), []
         for arguments in self.arguments:
             by_name = {name: next(values) for name in differentiable(arguments)}
-            problem = problem_of(**with_tensors(arguments, by_name)).replaced(seed=self.seed)
+            problem = problem_of(**with_tensors(arguments, by_name)).replace(seed=self.seed)
             key_shift = None if problem.key_bias is None else lowered(problem)[1]  # once for all parts
-            problems.append(problem.replaced(key_shift=key_shift))
+            problems.append(problem.replace(key_shift=key_shift))
         return problems
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from relattn.arguments import check_choice, kind_of
+from relattn.checks.values import check_choice, kind_of
 from relattn.distributed.attention import context_parallel_attention
 from relattn.distributed.choose import ROTATES, Rotate
 from relattn.distributed.group import Group

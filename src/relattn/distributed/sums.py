@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from relattn.backends.problem_arguments import flat, named, tensors_of
-from relattn.score.problem import TABLES, Problem
-from relattn.score.table import wide
+from relattn.equation.problem import TABLES, Problem
+from relattn.equation.tables import wide
 
 
 def zeros_like(tensor: Tensor) -> Tensor:

@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_size, check_slopes
+from relattn.checks.terms import check_kind
+from relattn.checks.values import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import FEW, MOST, constant
-from relattn.offsets import alibi_slopes
-from relattn.score.check_terms import check_kind
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.encodings.constants import FEW, MOST, lru_tensor_cache
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.offsets import alibi_slopes
+from relattn.positions.positions import Positions, Span
 
 
 class AlibiBias(RelativeEncoding):
@@ -79,7 +79,7 @@ class AlibiBias(RelativeEncoding):
             bias = _fixed_rows(*span, slopes, self.heads, self.signed, dtype, query.device)
         else:
             bias = _rows(parameter.double(), _distances(*span, self.signed, query.device), dtype)
-        return ScoreTerms(bias=OffsetTable(bias, span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(bias, span.first, "error"))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The slopes of these heads; the paper's depend on the number of all heads."""
@@ -97,7 +97,7 @@ def _rows(
     return (slopes.unsqueeze(-1) * distances).to(dtype)
 
 
-@constant(FEW)
+@lru_tensor_cache(FEW)
 def _distances(
     first: int | Int64[Tensor, ""], count: int, signed: bool, device: torch.device
 ) -> Int64[Tensor, "count"]:
@@ -106,7 +106,7 @@ def _distances(
     return offsets if signed else -offsets.abs()
 
 
-@constant(FEW)
+@lru_tensor_cache(FEW)
 def _fixed_rows(
     first: int | Int64[Tensor, ""],
     count: int,
@@ -121,12 +121,12 @@ def _fixed_rows(
     return _rows(of_all[heads.start : heads.stop], _distances(first, count, signed, device), dtype)
 
 
-@constant(MOST)
+@lru_tensor_cache(MOST)
 def _given_slopes(slopes: tuple[float, ...], device: torch.device) -> Float64[Tensor, "H"]:
     return torch.tensor(slopes, dtype=torch.float64, device=device)
 
 
-@constant(MOST)
+@lru_tensor_cache(MOST)
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
     """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
     lower = 1 << (num_heads.bit_length() - 1)

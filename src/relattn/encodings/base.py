@@ -13,17 +13,17 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import kind_of
-from relattn.autocast import without_autocast
+from relattn.checks.autocast import without_autocast
+from relattn.checks.dtensors import is_dtensor, outliving, refuse_spread
+from relattn.checks.tensors import shape
+from relattn.checks.terms import check_terms, more_rows
+from relattn.checks.values import kind_of
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.score.certainty import certainly
-from relattn.score.check_terms import check_terms, more_rows
-from relattn.score.checks import shape
-from relattn.score.places import Places
-from relattn.score.position import Position
-from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.terms import ScoreTerms
-from relattn.spread import is_dtensor, outliving, refuse_spread
+from relattn.positions.certainty import statically_true
+from relattn.positions.places import Places
+from relattn.positions.position import Position
+from relattn.positions.positions import SEQUENCE, Positions
 
 ON_SEQUENCE = (SEQUENCE,)
 Arguments = ParamSpec("Arguments")
@@ -71,9 +71,9 @@ class RelativeEncoding(nn.Module, ABC):
     ) -> Float[Tensor, "B Hk Lk D"]:
         """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
 
-        key_position: where the keys stand, a Run, Digits or Listed; key_position.expand(key.shape[2], key.device) is
-            the position of every key. For an encoding with other axes than the sequence: a mapping with every axis by
-            name.
+        key_position: where the keys stand, a ContiguousPositions, GridPositions or ExplicitPositions;
+            key_position.expand(key.shape[2], key.device) is the position of every key. For an encoding with other axes
+            than the sequence: a mapping with every axis by name.
         """
         return key
 
@@ -207,7 +207,7 @@ def _lowered(
     check_terms(terms, query, key, value, positions, encoding.out_of_rows)
     if axes == ON_SEQUENCE:
         return terms
-    return _standing(terms, positions).on(*axes)
+    return _zeroed_outside(terms, positions).on(*axes)
 
 
 def _own(encoding: RelativeEncoding) -> RelativeEncoding:
@@ -242,24 +242,24 @@ def placed_terms(
     for names, part in terms.axes.items():
         positions = places.on(names, "encoding")
         check_terms(part, query, key, value, positions)
-        axes[names] = _standing(part, positions)
+        axes[names] = _zeroed_outside(part, positions)
     return replace(terms, axes=axes)
 
 
-def _standing(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
+def _zeroed_outside(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
     """The terms. They add nothing to pairs with a token before a grid, unless they have rows for these tokens."""
-    if terms.answers_for_leading:
-        return replace(terms, answers_for_leading=False)  # they have their rows now, and can be added to any others
-    if positions.leading == (0, 0):
+    if terms.has_prefix_rows:
+        return replace(terms, has_prefix_rows=False)  # they have their rows now, and can be added to any others
+    if positions.prefix_tokens == (0, 0):
         return terms
     first, last = positions.visible
     assert isinstance(first, int) and isinstance(last, int)
-    return terms.standing(first, last)
+    return terms.zeroed_outside(first, last)
 
 
 def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
     """The terms of a call without any pair. Tables that refuse may share no offset, so all get offset 0."""
-    refusing = {name: table for name, table in terms.tables.items() if table.beyond == "refuse"}
+    refusing = {name: table for name, table in terms.tables.items() if table.beyond == "error"}
     changed = {name: replace(t, values=t.values[:, :1], first=0) for name, t in refusing.items()}
     return replace(terms, axes={axes: _of_no_pair(part) for axes, part in terms.axes.items()}, **changed)
 
@@ -379,7 +379,7 @@ class EncodingSum(RelativeEncoding):
         """The operands' terms as one. Terms over the caller's query are added first, then the others are joined to
         them.
         """
-        if certainly(positions.query_length == 0) or certainly(positions.key_length == 0):
+        if statically_true(positions.query_length == 0) or statically_true(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
         combined = _added([part.by_axes()[ON_SEQUENCE] for part in parts], query)
         for axes in dict.fromkeys(axes for part in parts for axes in part.axes):

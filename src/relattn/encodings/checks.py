@@ -8,10 +8,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from relattn.arguments import came, check_size
+from relattn.checks.dtensors import heads_elsewhere
+from relattn.checks.tensors import heads_after_length, shape
+from relattn.checks.values import came, check_size
 from relattn.errors import ShapeError
-from relattn.score.checks import heads_after_length, shape
-from relattn.spread import heads_elsewhere
 
 T = TypeVar("T")
 

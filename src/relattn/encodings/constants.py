@@ -9,7 +9,7 @@ from typing import TypeVar, TypeVarTuple
 import torch
 from torch import Tensor
 
-from relattn.watched import is_watched
+from relattn.interception import is_intercepted
 
 Key = TypeVarTuple("Key")
 Made = TypeVar("Made")
@@ -20,8 +20,8 @@ FEW = 4
 """Answers that a function of tensors as long as the call keeps: the layers of a model ask for the same few."""
 
 
-def constant(most: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], Made]]:
-    """Keeps the last `most` answers of a function that makes tensors on a CPU.
+def lru_tensor_cache(size: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], Made]]:
+    """Keeps the last `size` answers of a function that makes tensors on a CPU.
 
     Its arguments are hashable, and a device is among them. Nobody may write to these tensors. Nothing is kept where a
     compiler, a mode or torch.func watches, because there they are no plain tensors. Nothing is kept on a GPU either: a
@@ -31,14 +31,14 @@ def constant(most: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], M
     """
 
     def keeping(make: Callable[[*Key], Made]) -> Callable[[*Key], Made]:
-        @lru_cache(maxsize=most)
+        @lru_cache(maxsize=size)
         def kept(*key: *Key) -> Made:
             with torch.inference_mode(False):
                 return make(*key)
 
         @wraps(make)
         def ask(*key: *Key) -> Made:
-            fixed = not is_watched(()) and Tensor not in map(type, key) and CPU in key
+            fixed = not is_intercepted(()) and Tensor not in map(type, key) and CPU in key
             return kept(*key) if fixed else make(*key)
 
         return ask

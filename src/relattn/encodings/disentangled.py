@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import FAR, came, check_flag, check_size
+from relattn.checks.values import FAR, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, constant
+from relattn.encodings.constants import MOST, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable, gather_rows
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable, gather_rows
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 
 class DisentangledEmbedding(RelativeEncoding):
@@ -131,7 +131,7 @@ def disentangled_table(
     return OffsetTable(gather_rows(rows, delta), span.first, "clamp")
 
 
-@constant(MOST)
+@lru_tensor_cache(MOST)
 def _delta_of(
     span: Span, device: torch.device, max_distance: int, num_buckets: int | None, num_rows: int
 ) -> Int64[Tensor, "count"]:

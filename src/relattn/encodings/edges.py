@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from relattn.offsets import log_edges
-from relattn.watched import constant_in_graphs, is_watched
+from relattn.interception import constant_in_graphs, is_intercepted
+from relattn.positions.offsets import log_edges
 
 
 def edges_reached(
@@ -20,7 +20,7 @@ def edges_reached(
     It compares whole numbers, so every device, compiler and exported graph finds the same bucket.
     """
     sizes = distance.device, first, last, steps, count, passed
-    edges = _edges(*sizes) if is_watched(()) else _kept_edges(*sizes)
+    edges = _edges(*sizes) if is_intercepted(()) else _kept_edges(*sizes)
     return torch.bucketize(distance.contiguous(), edges, right=True)
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from relattn.rope_scaling import scaled_frequencies
+from relattn.encodings.rope_scaling import scaled_frequencies
 
 
 def inverse_frequencies(width: int, base: float, device: torch.device) -> Float64[Tensor, "half"]:

@@ -9,16 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from relattn.arguments import came, check_size
+from relattn.checks.tensors import shape
+from relattn.checks.terms import check_kind
+from relattn.checks.values import came, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes, check_heads
+from relattn.equation.tables import OffsetTable, wide
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.score.check_terms import check_kind
-from relattn.score.checks import shape
-from relattn.score.places import JointPositions
-from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.table import OffsetTable, wide
-from relattn.score.terms import ScoreTerms
+from relattn.positions.places import JointPositions
+from relattn.positions.positions import SEQUENCE, Positions
 
 
 class FunctionBias(RelativeEncoding):
@@ -73,7 +73,7 @@ class FunctionBias(RelativeEncoding):
         ).to(dtype)
         rows = self._called(offsets, query)
         self._check_rows(rows, offsets)
-        return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "error"))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The function's numbers for these heads; it is called for all heads."""

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import as_int, came, check_choice, check_size
+from relattn.checks.terms import check_kind
+from relattn.checks.values import as_int, came, check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_axes, check_heads, check_sizes
-from relattn.score.check_terms import check_kind
-from relattn.score.places import JointPositions
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.places import JointPositions
+from relattn.positions.positions import Positions, Span
 
 YX = ("y", "x")
 CLASS_ROWS = 3
@@ -91,9 +91,9 @@ class GridBias(_GridTable):
         Its rows are numbered by query - key, as there: row 0 is the farthest future on every axis.
     num_heads: the number of query heads.
     sizes: the sizes of the grid, in the order of `axes`. axes: the names of the axes, two or any other number.
-    extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., leading=1)`): R =
-        prod(2 s - 1) where only the query is the class token, R + 1 where only the key is, R + 2 where both are. With 0
-        nothing is added to these pairs.
+    extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., prefix_tokens=1)`): R
+        = prod(2 s - 1) where only the query is the class token, R + 1 where only the key is, R + 2 where both are. With
+        0 nothing is added to these pairs.
 
     Raises ValueError: for sizes that are not ints of at least 1, and for axes or `extra` that do not fit. A call raises
     ValueError: for a grid larger than the table's; ShapeError: for a query of another number of heads.
@@ -163,13 +163,13 @@ class GridBias(_GridTable):
 def joint_bias(rows: Float[Tensor, "count H"], first: int, of_class_token: Float[Tensor, "extra H"]) -> ScoreTerms:
     """b over joint offsets, ascending from `first`, with the rows of a class token, 3 or none.
 
-    These lie where `positions_on` puts the offsets of leading tokens.
+    These lie where `positions_on` puts the offsets of prefix tokens.
     """
     if not of_class_token.shape[0]:
-        return ScoreTerms(bias=OffsetTable(rows.t(), first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(rows.t(), first, "error"))
     from_it, to_it, both = of_class_token.unsqueeze(1).unbind(0)
     table = OffsetTable(torch.cat([from_it, rows, both, to_it]).t(), first - 1, "clamp")
-    return ScoreTerms(bias=table, answers_for_leading=True)
+    return ScoreTerms(bias=table, has_prefix_rows=True)
 
 
 class GridEmbedding(_GridTable):
@@ -223,7 +223,7 @@ class GridEmbedding(_GridTable):
         assert isinstance(first, int)
         rows = self._of_offsets(self.relative_keys.transpose(0, 1).flatten(1), positions)
         rows = rows.unflatten(1, (-1, self.head_dim)).transpose(0, 1)
-        return ScoreTerms(relative_keys=OffsetTable(rows, first, "refuse"))
+        return ScoreTerms(relative_keys=OffsetTable(rows, first, "error"))
 
     def resized(
         self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic"

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_choice, check_size
+from relattn.checks.terms import check_kind
+from relattn.checks.values import check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import FEW, constant
-from relattn.score.check_terms import check_kind
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable, wide
-from relattn.score.terms import ScoreTerms
+from relattn.encodings.constants import FEW, lru_tensor_cache
+from relattn.equation.tables import OffsetTable, wide
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 LEAST = 0.01
 """In the authors' code no parameter falls below this number."""
@@ -73,14 +73,14 @@ class KerpleBias(RelativeEncoding):
         r2 = _bounded(wide(self.r2), LARGEST_POWER if self.kind == "power" else None).unsqueeze(-1)
         distances = _distances(*span, r1.dtype, query.device)
         grown = torch.log1p(r2 * distances) if self.kind == "log" else _power(distances, r2)
-        return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "error"))
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
         return f"{self.num_heads}, kind={self.kind!r}"
 
 
-@constant(FEW)
+@lru_tensor_cache(FEW)
 def _distances(
     first: int | Int64[Tensor, ""], count: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "count"]:

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import check_size
+from relattn.checks.values import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions
 
 
 class KeyQueryEmbedding(RelativeEncoding):
@@ -56,7 +56,7 @@ class KeyQueryEmbedding(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """RK = RQ = E, over the caller's query."""
-        table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "refuse")
+        table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "error")
         return ScoreTerms(relative_keys=table, relative_queries=table)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:

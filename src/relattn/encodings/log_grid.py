@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import check_size
+from relattn.checks.values import check_size
 from relattn.encodings.checks import check_axes, check_sizes
 from relattn.encodings.function import FunctionBias
 

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import check_choice, check_flag, check_size
+from relattn.checks.values import check_choice, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
-from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.table import Beyond, OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import Beyond, OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import SEQUENCE, Positions
 
 
 class RelativeEmbedding(RelativeEncoding):
@@ -25,11 +25,11 @@ class RelativeEmbedding(RelativeEncoding):
     relative_keys: the parameter, [num_heads or 1, R, head_dim], R = max_length when causal, else 2 * max_length - 1.
     head_dim: the width of a head. max_length L: the farthest offset with a row is L - 1.
     num_heads: None shares one table between all heads.
-    beyond: what holds for a visible offset that has no row. "refuse": an error; "clamp": the edge row; "zero": nothing
+    beyond: what holds for a visible offset that has no row. "error": an error; "clamp": the edge row; "zero": nothing
         is added (Tensor2Tensor).
 
     Raises TypeError: for a `causal` that is not a bool; ValueError: for other sizes or another `beyond`. A call raises
-    ValueError: for a visible offset beyond the rows, where `beyond` is "refuse"; it names max_length; ShapeError: for a
+    ValueError: for a visible offset beyond the rows, where `beyond` is "error"; it names max_length; ShapeError: for a
     query of another width or number of heads.
 
     Source: Huang et al. 2018 (Music Transformer), section 3.4 and eq. 3.
@@ -44,14 +44,14 @@ class RelativeEmbedding(RelativeEncoding):
         *,
         num_heads: int | None = None,
         causal: bool = False,
-        beyond: Beyond = "refuse",
+        beyond: Beyond = "error",
     ) -> None:
         super().__init__()
         self.head_dim = check_size("head_dim", head_dim)
         self.max_length = check_size("max_length", max_length)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         check_flag("causal", causal)
-        check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
+        check_choice("beyond", beyond, ("error", "clamp", "zero"))
         self.causal = causal
         self.beyond: Beyond = beyond
         heads, num_rows = self.num_heads or 1, self.max_length if causal else 2 * self.max_length - 1

@@ -9,18 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.arguments import check_base, check_flag, check_size
+from relattn.checks.tensors import shape
+from relattn.checks.values import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes
+from relattn.encodings.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.encodings.rotation import rotated
 from relattn.encodings.turns import Turns
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
-from relattn.score.checks import shape
-from relattn.score.places import JointPositions
-from relattn.score.position import Position
-from relattn.score.positions import Positions
-from relattn.score.terms import ScoreTerms
+from relattn.positions.places import JointPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 
 
 class RotaryEmbedding(RelativeEncoding):
@@ -51,7 +51,7 @@ class RotaryEmbedding(RelativeEncoding):
         The formulas: `relattn.offsets.rope_frequencies`.
     sections: the number of feature pairs for each axis, by its name, as {"t": 16, "y": 24, "x": 24}; their sum is
         rotary_dim / 2. The first pairs belong to the first axis, and so on. Tokens before a grid (`relattn.grid(...,
-        leading=n)`) are not turned. None: all pairs turn by the sequence.
+        prefix_tokens=n)`) are not turned. None: all pairs turn by the sequence.
     own_frequencies: False counts f over all pairs (M-RoPE). True counts f within the section: with s pairs the angles
         are p * base^(-f / s) (axial).
     interleaved_sections: True deals the pairs out in turn. With n axes, pair f belongs to axis f mod n as long as that

@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.arguments import check_size
+from relattn.checks.values import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads
-from relattn.encodings.constants import FEW, constant
+from relattn.encodings.constants import FEW, lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 
 class SandwichBias(RelativeEncoding):
@@ -57,7 +57,7 @@ class SandwichBias(RelativeEncoding):
             return _rows(*span, self.width, self.num_heads, self.heads, dtype, query.device)
 
         span = positions.span
-        return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "error"))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The biases of these heads; their ratios depend on the number of all heads."""
@@ -68,7 +68,7 @@ class SandwichBias(RelativeEncoding):
         return f"{self.num_heads}, width={self.width}"
 
 
-@constant(FEW)
+@lru_tensor_cache(FEW)
 def _rows(
     first: int | Int64[Tensor, ""],
     count: int,

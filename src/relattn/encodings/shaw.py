@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_sides, check_size
+from relattn.checks.values import check_flag, check_sides, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions
 
 
 class ShawEmbedding(RelativeEncoding):

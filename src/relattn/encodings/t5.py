@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_buckets, check_size
+from relattn.checks.terms import check_kind
+from relattn.checks.values import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, constant
+from relattn.encodings.constants import MOST, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
-from relattn.score.check_terms import check_kind
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable, wide
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable, wide
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 
 class T5Bias(RelativeEncoding):
@@ -85,7 +85,7 @@ def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirect
     return OffsetTable(rows, span.first, "clamp")
 
 
-@constant(MOST)
+@lru_tensor_cache(MOST)
 def _buckets_of(
     span: Span, device: torch.device, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "count"]:

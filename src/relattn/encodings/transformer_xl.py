@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_size
+from relattn.checks.values import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import constant
+from relattn.encodings.constants import lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
-from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.positions.positions import Positions, Span
 
 
 class TransformerXLEmbedding(RelativeEncoding):
@@ -106,7 +106,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         """q := q + u, r := q + v, RK = W R. With tokens before a grid: RQ = u in place of q + u."""
         u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
         if max_length is not None:
-            return _terms(query, u, v, positions, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "refuse"))
+            return _terms(query, u, v, positions, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "error"))
         return projected_terms(self, query, positions, u, v, self.linear_pos, self.embed_dim, self.interleaved)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
@@ -143,7 +143,7 @@ def projected_terms(
 
     def table() -> OffsetTable:
         span = positions.span
-        return OffsetTable(positions.rows(owner, rows, span), span.first, "refuse")
+        return OffsetTable(positions.rows(owner, rows, span), span.first, "error")
 
     return _terms(query, u, v, positions, table)
 
@@ -158,13 +158,13 @@ def _terms(
     num_heads, head_dim = u.shape
     check_heads("TransformerXLEmbedding", num_heads, head_dim, query, u)
     r = query + v.unsqueeze(1)
-    if positions.leading != (0, 0):  # u . k_j is only for tokens on the axis
+    if positions.prefix_tokens != (0, 0):  # u . k_j is only for tokens on the axis
         of_every_offset = OffsetTable(u.unsqueeze(1), 0, "clamp")
         return ScoreTerms(relative_query=r, relative_keys=relative_keys(), relative_queries=of_every_offset)
     return ScoreTerms(query=query + u.unsqueeze(1), relative_query=r, relative_keys=relative_keys())
 
 
-@constant(1)
+@lru_tensor_cache(1)
 def _sinusoids_of(
     first: int | Int64[Tensor, ""],
     count: int,

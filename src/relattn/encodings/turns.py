@@ -10,12 +10,14 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from relattn.encodings.constants import FEW, constant
+from relattn.encodings.constants import FEW, lru_tensor_cache
 from relattn.encodings.frequencies import rope_frequencies
-from relattn.rope_scaling import BY_LENGTH
-from relattn.score.digits import Digits
-from relattn.score.position import Listed, Position, Run
-from relattn.watched import is_compiled
+from relattn.encodings.rope_scaling import BY_LENGTH
+from relattn.interception import is_compiled
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 
 class Turns(NamedTuple):
@@ -93,7 +95,7 @@ def _written(table: Tensor) -> Tensor:
     return table.as_strided(table.shape, table.stride())
 
 
-@constant(FEW)
+@lru_tensor_cache(FEW)
 def _kept(
     turns: Turns,
     places: tuple[Position, ...],
@@ -115,12 +117,12 @@ def _length(sides: tuple[tuple[Position, int], ...], device: torch.device) -> Fl
 
 
 def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
-    """The largest position + 1 of `count` elements in a run or in digits, or of listed elements."""
-    if isinstance(position, Listed):
-        listed = position.positions.double()
-        return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())
-    if isinstance(position, Digits):
-        standing = position.expand(count, device)[position.leading :]
+    """The largest position + 1 of `count` elements in contiguous positions or on a grid, or of explicit positions."""
+    if isinstance(position, ExplicitPositions):
+        explicit = position.positions.double()
+        return explicit.max() + 1.0 if explicit.numel() else explicit.new_zeros(())
+    if isinstance(position, GridPositions):
+        standing = position.expand(count, device)[position.prefix_tokens :]
         return standing.max().double() + 1.0 if standing.numel() else standing.new_zeros((), dtype=torch.float64)
     if isinstance(position.start, Tensor):
         return (position.start + count).to(device, torch.float64)
@@ -129,9 +131,9 @@ def _reach(position: Position, count: int, device: torch.device) -> Float64[Tens
 
 def _in_numbers(place: Position) -> bool:
     """Whether the position holds no tensor."""
-    return isinstance(place, Digits) or (isinstance(place, Run) and isinstance(place.start, int))
+    return isinstance(place, GridPositions) or (isinstance(place, ContiguousPositions) and isinstance(place.start, int))
 
 
 def _turned_by(place: Position) -> Position:
-    """The position for the rotation: 0 for tokens that stand nowhere."""
-    return replace(place, nowhere=0) if isinstance(place, Digits) and place.leading else place
+    """The position for the rotation: 0 for tokens that stand off the grid."""
+    return replace(place, off_grid=0) if isinstance(place, GridPositions) and place.prefix_tokens else place

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.masks import MaskStructure
-from relattn.score.digits import Digits
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions
 
 FRAMES = "frames"
 """The axis of relative positions, if the sequence counts chunks."""
@@ -52,9 +52,9 @@ class Chunks(MaskStructure):
         before = F.pad(self.key_mask.cumsum(dim=1), (1, 0))  # the number of real keys before each key
         return before[:, end.clamp(0, keys)] == before[:, first.clamp(0, keys)]
 
-    def _numbers(self, start: int, length: int) -> Digits:
+    def _numbers(self, start: int, length: int) -> GridPositions:
         """The number of each frame's chunk."""
-        return Digits(((1, self.size, (start + length) // self.size + 1),), first=start)
+        return GridPositions(((1, self.size, (start + length) // self.size + 1),), first=start)
 
 
 def placed(terms: ScoreTerms | None, structure: MaskStructure) -> ScoreTerms | None:

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.encodings.grid import YX, joint_bias
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.masks import MaskStructure
-from relattn.score.digits import Digits, grid
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions, grid
 
 
 def grid_terms(bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> ScoreTerms:
@@ -25,13 +25,13 @@ def grid_terms(bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> ScoreTe
     return joint_bias(bias[:count].flip(0), -(count // 2), bias[count:]).on(*YX)
 
 
-def on_grid(structure: MaskStructure, sizes: tuple[int, int], leading: int = 0) -> MaskStructure:
-    """The same masks, with queries and keys on a grid, after so many tokens that stand nowhere."""
-    where = places(sizes, leading)
+def on_grid(structure: MaskStructure, sizes: tuple[int, int], prefix_tokens: int = 0) -> MaskStructure:
+    """The same masks, with queries and keys on a grid, after so many tokens that stand off the grid."""
+    where = places(sizes, prefix_tokens)
     return replace(structure, query_position=where, key_position=where)
 
 
 @lru_cache(maxsize=64)
-def places(sizes: tuple[int, int], leading: int = 0) -> dict[str, Digits]:
+def places(sizes: tuple[int, int], prefix_tokens: int = 0) -> dict[str, GridPositions]:
     """`grid`, kept because every layer of a model asks for it."""
-    return grid(*sizes, leading=leading)
+    return grid(*sizes, prefix_tokens=prefix_tokens)

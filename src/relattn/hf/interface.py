@@ -10,14 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from relattn.functional import attention_weights, relative_attention
+from relattn.api import attention_weights, relative_attention
 from relattn.hf.mask_functions import relattn_mask
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.unsupported_kwargs import check_kwargs, check_mask
 
 if TYPE_CHECKING:
     from relattn.encodings.base import RelativeEncoding
-    from relattn.score.terms import ScoreTerms
+    from relattn.equation.terms import ScoreTerms
 
 NAME = "relattn"
 """The name for `attn_implementation`."""

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.functional import attention_weights
+from relattn.api import attention_weights
+from relattn.equation.tables import wide
+from relattn.equation.terms import ScoreTerms
 from relattn.hf import interface
 from relattn.hf.masks import MaskStructure
-from relattn.score.table import wide
-from relattn.score.terms import ScoreTerms
 
 
 class Keys(NamedTuple):

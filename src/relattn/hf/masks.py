@@ -9,10 +9,10 @@ from typing import Any
 from jaxtyping import Bool
 from torch import Tensor
 
-from relattn.door import AttentionMask, Segments
+from relattn.call import AttentionMask, Segments
 from relattn.errors import UnsupportedError
-from relattn.score.position import PositionLike, PositionsLike
-from relattn.score.positions import Window
+from relattn.positions.position import PositionLike, PositionsLike
+from relattn.positions.positions import Window
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
-from relattn.arguments import kind_of
 from relattn.backends.select import check_backend
+from relattn.checks.values import kind_of
 from relattn.errors import UnsupportedError
 from relattn.hf.decide import Decision, Modules, around, decide, may_get_masks
 from relattn.hf.interface import NAME

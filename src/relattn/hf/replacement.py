@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from relattn.hf.names import under_their_names
-from relattn.watched import refuse_trace
+from relattn.interception import refuse_trace
 
 KEPT = "_old_forward"
 """Where accelerate's hooks, which take the place of an object's forward, keep the forward that they call."""

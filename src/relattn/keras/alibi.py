@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from relattn.arguments import check_flag, check_size, check_slopes
+from relattn.checks.values import check_flag, check_size, check_slopes
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
 from relattn.keras.table import ComputedTable
 from relattn.keras.tensors import Shape, Tensor
 from relattn.keras.terms import ScoreTerms
-from relattn.offsets import alibi_slopes
+from relattn.positions.offsets import alibi_slopes
 
 
 @keras.saving.register_keras_serializable(package="relattn")

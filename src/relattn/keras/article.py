@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relattn.arguments import check_probability, check_size
+from relattn.checks.values import check_probability, check_size
 from relattn.errors import ShapeError
 from relattn.keras.attend import Mask
 from relattn.keras.installed import keras, ops

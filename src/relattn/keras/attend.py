@@ -11,7 +11,7 @@ from relattn.errors import ShapeError
 from relattn.keras import scores as adding
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
-from relattn.keras.scores import Block, Listed
+from relattn.keras.scores import Block, ExplicitTable
 from relattn.keras.tensors import Index, Tensor, is_known, pad_axis
 from relattn.keras.terms import ScoreTerms
 
@@ -36,7 +36,7 @@ class Settings(NamedTuple):
     lowest: int | None
     highest: int | None
     dropout: float
-    places: tuple[Listed, ...] = ()
+    places: tuple[ExplicitTable, ...] = ()
 
 
 def problem(
@@ -50,8 +50,8 @@ def problem(
     seed: Tensor | None,
     size: Index,
     padding: Index,
-) -> tuple[dict[str, Tensor], tuple[Listed, ...]]:
-    """Every tensor that a block reads, by name, and how tables are looked up where positions are listed.
+) -> tuple[dict[str, Tensor], tuple[ExplicitTable, ...]]:
+    """Every tensor that a block reads, by name, and how tables are looked up where positions are explicit.
 
     size: queries per block; padding: queries that are added at the end and cut off again.
     """
@@ -63,12 +63,12 @@ def problem(
         )
     if "relative_queries" in arrays:
         arrays["relative_queries"] = arrays["relative_queries"] * scale
-        if positions.listed:
+        if positions.explicit:
             arrays["key_products"] = adding.key_products(key, arrays.pop("relative_queries"))
     if "relative_keys" in arrays:
         arrays["relative_query"] = (query if terms.relative_query is None else terms.relative_query) * scale
     arrays |= {"query": (query if terms.query is None else terms.query) * scale, "key": key, "value": value}
-    if positions.listed:
+    if positions.explicit:
         queries = positions.query_positions()
         if not (is_known(padding) and padding == 0):  # with the last one, which lies no further away
             last = ops.broadcast_to(queries[:, -1:], (ops.shape(queries)[0], padding))
@@ -148,7 +148,7 @@ def _allowed(settings: Settings, block: Block) -> Tensor | None:
     """Which pairs of the block attend, to be broadcast against (B, H, size, Lk); None: all."""
     arrays, conditions = block.arrays, []
     if settings.lowest is not None or settings.highest is not None:
-        offsets = block.offsets() if block.listed else _diagonals(block)
+        offsets = block.offsets() if block.explicit else _diagonals(block)
         if settings.lowest is not None:
             conditions.append((offsets >= settings.lowest)[:, None])
         if settings.highest is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from relattn.arguments import check_scale, check_size, kind_of
+from relattn.checks.values import check_scale, check_size, kind_of
 from relattn.errors import ShapeError
 from relattn.keras.attend import Mask
 from relattn.keras.encoding import RelativeEncoding

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.errors import UnsupportedError
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relattn import keras as layers
-from relattn.arguments import kind_of
+from relattn.checks.values import kind_of
 from relattn.errors import UnsupportedError
 from relattn.keras.installed import keras, ops
 
@@ -228,7 +228,7 @@ def projection_from_torch(module: relattn.RelativeEmbedding, layer: RelativePosi
     if not isinstance(module, relattn.RelativeEmbedding):
         raise TypeError(f"projection_from_torch: got {kind_of(module)}; expected a relattn.RelativeEmbedding")
     expected = {"head_dim": embedding.head_size, "max_length": embedding.sequence_length, "causal": False}
-    expected["beyond"] = "refuse"
+    expected["beyond"] = "error"
     for name, value in expected.items():
         if getattr(module, name) != value:
             raise ValueError(

@@ -43,11 +43,11 @@ def with_zeros(rows: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def _in_reach(p: Positions) -> tuple[Tensor | None, Tensor | None]:
-    """Which queries and keys have any pair by causality and window, [1, 1, L]; None: all, or positions are listed.
+    """Which queries and keys have any pair by causality and window, [1, 1, L]; None: all, or positions are explicit.
 
     Row i has the offsets origin - i .. origin - i + Lk - 1, and column j the offsets origin + j - Lq + 1 .. origin + j.
     """
-    if p.listed or (p.lowest is None and p.highest is None):
+    if p.explicit or (p.lowest is None and p.highest is None):
         return None, None
     origin, across, along = p.key - p.query, p.key_length - 1, p.query_length - 1
 

@@ -12,7 +12,7 @@ from relattn.keras.installed import ops
 from relattn.keras.tensors import Index, Place, Tensor, is_known, is_list, numbers_of
 
 LONGEST_SPAN = 2**24
-"""More rows than any sequence needs. Only gaps between listed positions give so many, and every row costs memory."""
+"""More rows than any sequence needs. Only gaps between explicit positions give so many, and every row costs memory."""
 
 
 class Positions(NamedTuple):
@@ -32,18 +32,18 @@ class Positions(NamedTuple):
     highest: int | None = None
 
     @property
-    def listed(self) -> bool:
+    def explicit(self) -> bool:
         """Whether a side lists its positions: then an offset is not a diagonal of the scores."""
         return is_list(self.query) or is_list(self.key)
 
     @property
     def first(self) -> Index:
-        """The smallest offset of all pairs, that of the last query and the first key; only without listed positions."""
+        """The smallest offset of all pairs, that of the last query and the first key; not for explicit positions."""
         return self.key - self.query - (self.query_length - 1)
 
     @property
     def count(self) -> Index:
-        """The number of offsets of the pairs, Lq + Lk - 1; only without listed positions."""
+        """The number of offsets of the pairs, Lq + Lk - 1; only without explicit positions."""
         return self.query_length + self.key_length - 1
 
     def query_positions(self) -> Tensor:
@@ -57,17 +57,17 @@ class Positions(NamedTuple):
     def extremes(self) -> tuple[int, int] | None:
         """The smallest and the largest visible offset; the first is larger than the second where there is none.
 
-        None where they are only known when the graph runs. Listed positions are read, which waits for their device.
+        None where they are only known when the graph runs. Explicit positions are read, which waits for their device.
         """
-        if self.listed:
-            return self._listed_extremes()
+        if self.explicit:
+            return self._explicit_extremes()
         smallest, largest = self.first, self.first + self.count - 1
         if not is_known(smallest, largest):
             return None
         smallest = smallest if self.lowest is None else max(smallest, self.lowest)
         return smallest, largest if self.highest is None else min(largest, self.highest)
 
-    def _listed_extremes(self) -> tuple[int, int] | None:
+    def _explicit_extremes(self) -> tuple[int, int] | None:
         """The same from the nearest and the furthest key that each query can see."""
         queries = _known_positions(self.query, self.query_length)
         keys = _known_positions(self.key, self.key_length)
@@ -84,13 +84,13 @@ class Positions(NamedTuple):
             largest.extend(key[end[seeing] - 1] - query[seeing])
         return (int(min(smallest)), int(max(largest))) if smallest else (0, -1)
 
-    def listed_span(self) -> tuple[int, int]:
-        """The extremes of a call with listed positions (offset 0 where nothing is visible), for a table without end."""
+    def explicit_span(self) -> tuple[int, int]:
+        """The extremes of a call with explicit positions (offset 0 if nothing is visible), for a table without end."""
         extremes = self.extremes()
         if extremes is None:
             raise UnsupportedError(
-                "query_position, key_position: got listed positions whose values exist only while the graph runs, and "
-                "an encoding that reads them for the rows it needs; give starts, or use an encoding whose table "
+                "query_position, key_position: got explicit positions whose values exist only while the graph runs, "
+                "and an encoding that reads them for the rows it needs; give starts, or use an encoding whose table "
                 "has an end"
             )
         smallest, largest = extremes
@@ -111,7 +111,7 @@ class Positions(NamedTuple):
     def nan_beyond(self, first: int, last: int) -> Tensor | None:
         """For cases that `check_within` cannot decide: NaN if a visible offset lies outside of first..last, else 0.
 
-        None where everything is known. Not for listed positions: their pairs are checked one by one.
+        None where everything is known. Not for explicit positions: their pairs are checked one by one.
         """
         smallest, largest = self.first, self.first + self.count - 1
         if is_known(smallest, largest):

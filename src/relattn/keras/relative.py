@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from relattn.arguments import check_choice, check_flag, check_size
+from relattn.checks.values import check_choice, check_flag, check_size
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
-from relattn.keras.table import Beyond, OffsetTable
+from relattn.keras.table import BEYOND, Beyond, OffsetTable
 from relattn.keras.tensors import Index, Place, Tensor
 from relattn.keras.terms import ScoreTerms
 
@@ -26,7 +26,7 @@ class RelativeEmbedding(RelativeEncoding):
             `max_length - 1`, or to 0 when causal.
         num_heads: The number of heads, each with its own table; `None` shares one table.
         causal: Whether the table ends at the present.
-        beyond: What holds for a visible offset without a row: `"refuse"`, ValueError; `"clamp"`, the edge row;
+        beyond: What holds for a visible offset without a row: `"error"`, ValueError; `"clamp"`, the edge row;
             `"zero"`, nothing is added.
 
     Weights:
@@ -36,9 +36,9 @@ class RelativeEmbedding(RelativeEncoding):
     Call arguments: as in `RelativeEncoding`.
 
     Returns:
-        q_i . E[d] of shape `(B, H, Lq, Lk)`; 0 for pairs in the future where `causal` and `beyond="refuse"`.
+        q_i . E[d] of shape `(B, H, Lq, Lk)`; 0 for pairs in the future where `causal` and `beyond="error"`.
 
-    Raises ValueError: for a visible offset without a row, with `beyond="refuse"`. If lengths and positions are only
+    Raises ValueError: for a visible offset without a row, with `beyond="error"`. If lengths and positions are only
     known when the graph runs (`tf.function`, `jax.jit`), the scores are NaN instead.
 
     Reference: Huang et al. 2018, Music Transformer, section 3.4.
@@ -51,7 +51,7 @@ class RelativeEmbedding(RelativeEncoding):
         *,
         num_heads: int | None = None,
         causal: bool = False,
-        beyond: Beyond = "refuse",
+        beyond: Beyond = "error",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -59,7 +59,7 @@ class RelativeEmbedding(RelativeEncoding):
         self.max_length = check_size("max_length", max_length)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         check_flag("causal", causal)
-        check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
+        check_choice("beyond", beyond, BEYOND)
         self.causal = causal
         self.beyond: Beyond = beyond
 
@@ -84,7 +84,7 @@ class RelativeEmbedding(RelativeEncoding):
     ) -> Positions:
         """The positions of a call of this layer alone, with the future hidden where it has no rows."""
         positions = super().positions_of(queries, key_length, query_position, key_position)
-        return positions._replace(highest=0) if self.causal and self.beyond == "refuse" else positions
+        return positions._replace(highest=0) if self.causal and self.beyond == "error" else positions
 
     def call(
         self, queries: Tensor, key_length: Index | None = None, query_position: Place = 0, key_position: Place = 0
@@ -120,3 +120,12 @@ class RelativeEmbedding(RelativeEncoding):
             "causal": self.causal,
             "beyond": self.beyond,
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> RelativeEmbedding:
+        """The encoding that `get_config` describes.
+
+        Raises ValueError: for a `beyond` that it does not know. Keras puts what the constructor raises into a page.
+        """
+        check_choice("beyond", config.get("beyond", "error"), BEYOND)
+        return super().from_config(config)

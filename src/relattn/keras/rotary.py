@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from relattn.arguments import check_base, check_flag, check_size
+from relattn.checks.values import check_base, check_flag, check_size
+from relattn.encodings.rope_scaling import BY_LENGTH, complete_scaling, given_scaling, scaled_frequencies
 from relattn.errors import UnsupportedError
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
@@ -26,8 +27,7 @@ from relattn.keras.tensors import (
 )
 from relattn.keras.terms import ScoreTerms
 from relattn.keras.waves import cos_sin
-from relattn.offsets import inverse_frequencies, rope_frequencies
-from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling, scaled_frequencies
+from relattn.positions.offsets import inverse_frequencies, rope_frequencies
 
 
 @keras.saving.register_keras_serializable(package="relattn")

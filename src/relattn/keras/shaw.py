@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relattn.arguments import check_flag, check_sides, check_size
+from relattn.checks.values import check_flag, check_sides, check_size
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras
 from relattn.keras.positions import Positions

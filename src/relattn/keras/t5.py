@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from relattn.arguments import check_buckets, check_size
+from relattn.checks.values import check_buckets, check_size
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
 from relattn.keras.table import OffsetTable
 from relattn.keras.tensors import Shape, Tensor
 from relattn.keras.terms import ScoreTerms
-from relattn.offsets import t5_buckets
+from relattn.positions.offsets import t5_buckets
 
 
 @keras.saving.register_keras_serializable(package="relattn")

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from relattn.keras.installed import ops
 from relattn.keras.tensors import Index, Tensor, is_known, slice_axis
 
-Beyond = Literal["clamp", "zero", "refuse"]
+Beyond = Literal["error", "clamp", "zero"]
+BEYOND: tuple[Beyond, ...] = get_args(Beyond)
 
 
 class OffsetTable(NamedTuple):
     """T[d] = values[:, d - first] for first <= d < first + R; outside of that, what `beyond` says.
 
     values: [heads or 1, R, width], or [heads or 1, R] for a bias; rows in ascending offset. first: the offset of row 0.
-    beyond: "clamp" holds the edge row, "zero" adds nothing, with "refuse" a visible offset there is an error.
+    beyond: "clamp" holds the edge row, "zero" adds nothing, with "error" a visible offset there is an error.
     """
 
     values: Tensor
     first: int
-    beyond: Beyond = "refuse"
+    beyond: Beyond = "error"
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -31,7 +32,7 @@ class OffsetTable(NamedTuple):
     @property
     def defined(self) -> tuple[int, int] | None:
         """The offsets that a visible pair may have; None: all."""
-        return self.extent if self.beyond == "refuse" else None
+        return self.extent if self.beyond == "error" else None
 
     def rows(self, first: Index, count: Index) -> Tensor:
         """T[first], ..., T[first + count - 1]: [heads or 1, count, ...], by slices, whose gradient needs no scatter."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relattn.arguments import as_int, came, check_size
+from relattn.checks.values import as_int, came, check_size
 from relattn.errors import ShapeError
 from relattn.keras.installed import keras, ops
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relattn.arguments import check_flag, check_size
+from relattn.checks.values import check_flag, check_size
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
@@ -12,7 +12,7 @@ from relattn.keras.table import ComputedTable, OffsetTable
 from relattn.keras.tensors import Tensor
 from relattn.keras.terms import ScoreTerms
 from relattn.keras.waves import cos_sin
-from relattn.offsets import inverse_frequencies
+from relattn.positions.offsets import inverse_frequencies
 
 
 @keras.saving.register_keras_serializable(package="relattn")

@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from relattn.catalogue import CATALOGUE
+from relattn.encodings.catalogue import CATALOGUE
 from relattn.lab.model import LabModel
 
 FILE = "README.md"

@@ -16,8 +16,8 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from relattn import Digits
-from relattn.catalogue import CATALOGUE, Layer
+from relattn import GridPositions
+from relattn.encodings.catalogue import CATALOGUE, Layer
 from relattn.errors import ShapeError
 from relattn.lab.cache import CACHE, LabCache
 from relattn.lab.config import LabConfig
@@ -26,7 +26,7 @@ from relattn.lab.voices.pieces import VOICES
 from relattn.lab.voices.places import places_of
 from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.offsets import inverse_frequencies
+from relattn.positions.offsets import inverse_frequencies
 from relattn.support.files import write_text
 
 
@@ -61,7 +61,7 @@ class Block(nn.Module):
         x: torch.Tensor,
         key_mask: torch.Tensor | None,
         cache: KVCache | None,
-        places: dict[str, Digits | torch.Tensor] | None,
+        places: dict[str, GridPositions | torch.Tensor] | None,
     ) -> torch.Tensor:
         """`key_mask` [B, keys] True keeps; `cache` holds the keys and values of the tokens before x.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from relattn.catalogue import CATALOGUE
+from relattn.encodings.catalogue import CATALOGUE
 from relattn.lab import figures
 from relattn.lab.corpus import SPLITS
 from relattn.lab.encodings import lab_options

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from relattn.arguments import check_choice, check_flag, check_size
-from relattn.catalogue import Layer
+from relattn.checks.values import check_choice, check_flag, check_size
+from relattn.encodings.catalogue import Layer
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import ENCODINGS, build_encoding, check_data, lab_options
 from relattn.lab.voices.sources import in_four_voices

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_probability, check_scale, check_size, kind_of
 from relattn.backends.select import check_backend
+from relattn.checks.values import check_flag, check_probability, check_scale, check_size, kind_of
 from relattn.encodings.base import RelativeEncoding
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.nn.projected import ProjectedAttention
-from relattn.score.terms import ScoreTerms
 
 
 class RelativeMultiheadAttention(ProjectedAttention):

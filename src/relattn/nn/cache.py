@@ -10,22 +10,24 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from relattn.arguments import check_size
+from relattn.checks.positions import position_of, positions_beside, sequence_and_others, side_of
+from relattn.checks.values import check_size
 from relattn.nn.cache_checks import (
     check_beside,
     check_copied,
     check_encoding,
+    check_explicit,
     check_index,
     check_keys_and_values,
-    check_listed,
     check_not_behind,
 )
 from relattn.nn.growing import Growing
 from relattn.nn.kept_places import KeptPlaces
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.checks import position_of, positions_beside, sequence_and_others, side_of
-from relattn.score.position import Listed, Position, PositionsLike, Run
-from relattn.score.positions import SEQUENCE
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.position import Position, PositionsLike
+from relattn.positions.positions import SEQUENCE
 
 KEY_AXIS, POSITION_AXIS = 2, 1
 LEFT_BEHIND = ("kept_rows", "_layer", "_encoding")
@@ -63,7 +65,7 @@ class KVCache:
         # Every attribute except the rows is replaced by a new value, never changed in place (`serving` relies on it).
         self._keys: Growing | None = None
         self._values: Growing | None = None
-        self._start = Run(0)  # where slot 0 stands, while positions follow one another
+        self._start = ContiguousPositions(0)  # where slot 0 stands, while positions follow one another
         self._positions: Growing | None = None  # [B, L], where calls gave them
         self._beside = KeptPlaces()  # where keys stand on other axes, where calls gave those
         self._rolled = 0  # the number of slots that it has dropped because it rolls
@@ -110,7 +112,7 @@ class KVCache:
     def key_position(self) -> PositionsLike:
         """Where the keys that it holds stand, as `relative_attention` takes it."""
         sequence = self.position
-        plain = sequence.positions if isinstance(sequence, Listed) else sequence.start
+        plain = sequence.positions if isinstance(sequence, ExplicitPositions) else sequence.start
         return {SEQUENCE: plain, **self.beside} if self.beside else plain
 
     @property
@@ -119,10 +121,10 @@ class KVCache:
         return self._beside.positions()
 
     @property
-    def position(self) -> Run | Listed:
+    def position(self) -> ContiguousPositions | ExplicitPositions:
         """Where the keys that it holds stand on the sequence."""
         if self._positions is not None:
-            return Listed(self._positions.held)
+            return ExplicitPositions(self._positions.held)
         return self._start.part(slice(self.first_position, self.next_position))
 
     def append(
@@ -159,16 +161,16 @@ class KVCache:
         self,
         key: Float[Tensor, "B Hk n D"],
         value: Float[Tensor, "B Hk n Dv"],
-        position: Run | Listed,
+        position: ContiguousPositions | ExplicitPositions,
         beside: Mapping[str, Position],
     ) -> None:
         """`append`, for keys and values that fit the held ones, at positions that `place` returned."""
         # First the part that may be refused; it rolls with the keys below.
         grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
-        if isinstance(position, Listed):
+        if isinstance(position, ExplicitPositions):
             self._list_positions(key.shape[0], key.device)
         self._beside = grown.part(self._roll(position), grown.length)
-        if isinstance(position, Listed):
+        if isinstance(position, ExplicitPositions):
             self._positions = _joined(self._positions, position.positions, POSITION_AXIS)
         self._keys = _joined(self._keys, key, KEY_AXIS)
         self._values = _joined(self._values, value, KEY_AXIS)
@@ -190,7 +192,7 @@ class KVCache:
         self,
         key: Float[Tensor, "B Hk L D"],
         value: Float[Tensor, "B Hk L Dv"],
-        position: Run | Listed,
+        position: ContiguousPositions | ExplicitPositions,
         beside: Mapping[str, Position],
     ) -> None:
         """`fill`, for keys and values that fit one another, at parsed positions."""
@@ -201,7 +203,7 @@ class KVCache:
                 "KVCache()"
             )
         self._beside = self._beside.append("key_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
-        if isinstance(position, Listed):
+        if isinstance(position, ExplicitPositions):
             self._positions = Growing.of(position.positions.expand(key.shape[0], -1), POSITION_AXIS)
         else:
             self._start = position
@@ -210,7 +212,7 @@ class KVCache:
 
     def place(
         self, name: str, position: PositionsLike | None, batch: int, count: int, device: torch.device
-    ) -> tuple[Run | Listed, dict[str, Position]]:
+    ) -> tuple[ContiguousPositions | ExplicitPositions, dict[str, Position]]:
         """Where the next `count` keys stand on the sequence, and on other axes by name.
 
         name: the name of the argument `position`, for messages.
@@ -221,22 +223,24 @@ class KVCache:
         beside = positions_beside(name, others, (batch,), count, device) if others else {}
         return self._place(name, on_sequence, batch, count, device), beside
 
-    def _place(self, name: str, position: object, batch: int, count: int, device: torch.device) -> Run | Listed:
-        """The positions on the sequence: a run, or every position [B, n] once positions were given."""
+    def _place(
+        self, name: str, position: object, batch: int, count: int, device: torch.device
+    ) -> ContiguousPositions | ExplicitPositions:
+        """The positions on the sequence: contiguous, or every position [B, n] once positions were given."""
         if position is None:
             if self._positions is not None:
                 raise ValueError(
                     f"{name}: got None after positions were given before; expected that of every new token, [{count}] "
                     f"or [{batch}, {count}]; the cache does not guess it"
                 )
-            return Run(self.next_position)
-        check_listed(name, position, batch, count)
+            return ContiguousPositions(self.next_position)
+        check_explicit(name, position, batch, count)
         place = position_of(name, position, (batch,), count, device)
-        listed = place.expand(count, device).expand(batch, count)
+        explicit = place.expand(count, device).expand(batch, count)
         complete_from = self._complete_from_of(batch, device)
         if complete_from is not None and count:
-            check_not_behind(name, listed, complete_from, f"max_length={self.max_length}")
-        return Listed(listed)
+            check_not_behind(name, explicit, complete_from, f"max_length={self.max_length}")
+        return ExplicitPositions(explicit)
 
     def truncate(self, length: int) -> None:
         """Forget all slots from `length` on, so that next_position is `length` (for speculative decoding).
@@ -337,11 +341,11 @@ class KVCache:
         behind = torch.cat([dropped, held], dim=1).cummax(1).values + 1 < complete_from.unsqueeze(1)
         return min(self.first_position + int(behind.any(0).sum()), self.next_position)
 
-    def _roll(self, position: Run | Listed) -> int:
+    def _roll(self, position: ContiguousPositions | ExplicitPositions) -> int:
         """Drop the keys that queries at `position` and later no longer see; returns how many."""
         if self.max_length is None or self._keys is None:
             return 0
-        if isinstance(position, Run):
+        if isinstance(position, ContiguousPositions):
             dropped = max(self.length - (self.max_length - 1), 0)
         elif position.positions.shape[1] == 0 or self._positions is None:
             dropped = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Int64
 from torch import Tensor
 
-from relattn.arguments import kind_of
+from relattn.checks.tensors import INTEGER_DTYPES, check_float, has_shape, shape
+from relattn.checks.values import kind_of
 from relattn.errors import ShapeError
-from relattn.score.checks import INTEGER_DTYPES, check_float, has_shape, shape
 
 
 def check_keys_and_values(key: Tensor, value: Tensor) -> None:
@@ -46,7 +46,7 @@ def check_beside(key: Tensor, value: Tensor, held_keys: Tensor | None, held_valu
             )
 
 
-def check_listed(name: str, position: object, batch: int, count: int) -> None:
+def check_explicit(name: str, position: object, batch: int, count: int) -> None:
     """A tensor [count] or [batch, count]. Positions from a start are counted by the cache itself."""
     every = f"the position of every new token, [{count}] or [{batch}, {count}]"
     if not isinstance(position, Tensor) or position.dim() == 0:

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_probability, check_size
 from relattn.backends.select import check_backend
+from relattn.checks.values import check_flag, check_probability, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.transformer_xl import projected_terms
+from relattn.equation.terms import ScoreTerms
 from relattn.nn.projected import ProjectedAttention
-from relattn.score.positions import Positions
-from relattn.score.terms import ScoreTerms
+from relattn.positions.positions import Positions
 
 
 class RelPositionMultiHeadedAttention(ProjectedAttention):

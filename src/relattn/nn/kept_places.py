@@ -10,8 +10,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from relattn.nn.growing import Growing
-from relattn.score.digits import Digits
-from relattn.score.position import Listed, Position
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 POSITION_AXIS = 1
 
@@ -23,7 +24,7 @@ class KeptPlaces:
     Digits that go on where the last chunk ended stay digits; anything else is kept as a list, [B, length].
     """
 
-    by_axis: Mapping[str, Digits | Growing] = field(default_factory=dict)
+    by_axis: Mapping[str, GridPositions | Growing] = field(default_factory=dict)
     length: int = 0
 
     def append(
@@ -32,7 +33,7 @@ class KeptPlaces:
         """The places with `count` more keys at `more`. name: the name of the argument, for the message.
 
         Raises ValueError: where the axes differ from those of earlier keys, and for tokens before a grid together with
-        listed positions.
+        explicit positions.
         """
         if self.length and set(more) != set(self.by_axis):
             raise ValueError(
@@ -45,7 +46,7 @@ class KeptPlaces:
     def part(self, start: int, stop: int) -> KeptPlaces:
         """The places of only the keys start .. stop - 1."""
         parts = {
-            axis: held.part(slice(start, stop)) if isinstance(held, Digits) else held.part(start, stop)
+            axis: held.part(slice(start, stop)) if isinstance(held, GridPositions) else held.part(start, stop)
             for axis, held in self.by_axis.items()
         }
         return KeptPlaces(parts, stop - start)
@@ -62,19 +63,21 @@ class KeptPlaces:
 
     def positions(self) -> dict[str, Position]:
         """Where the keys stand on each axis."""
-        return {a: Listed(held.held) if isinstance(held, Growing) else held for a, held in self.by_axis.items()}
+        return {
+            a: ExplicitPositions(held.held) if isinstance(held, Growing) else held for a, held in self.by_axis.items()
+        }
 
     def _grown(
         self, name: str, axis: str, more: Position, count: int, batch: int, device: torch.device
-    ) -> Digits | Growing:
+    ) -> GridPositions | Growing:
         """The positions on one axis, with those of `count` more keys."""
         held = self.by_axis[axis] if self.length else None
-        if isinstance(more, Digits):
+        if isinstance(more, GridPositions):
             if held is None:
                 return replace(more, count=None)
-            if isinstance(held, Digits) and _goes_on(held, self.length, more):
+            if isinstance(held, GridPositions) and _goes_on(held, self.length, more):
                 return held
-        if any(isinstance(place, Digits) and place.leading for place in (held, more)):
+        if any(isinstance(place, GridPositions) and place.prefix_tokens for place in (held, more)):
             raise ValueError(
                 f"{name}[{axis!r}]: got positions that do not go on where the cache's grid ended, which has tokens "
                 "before it; expected the next part of that grid: relattn.grid(..., first=, length=)"
@@ -82,11 +85,11 @@ class KeptPlaces:
         rows = more.expand(count, device).expand(batch, count)
         if held is None:
             return Growing.of(rows, POSITION_AXIS)
-        if isinstance(held, Digits):
+        if isinstance(held, GridPositions):
             held = Growing.of(held.expand(self.length, device).expand(batch, -1), POSITION_AXIS)
         return held.append(rows)
 
 
-def _goes_on(held: Digits, length: int, more: Digits) -> bool:
+def _goes_on(held: GridPositions, length: int, more: GridPositions) -> bool:
     """Whether `more` continues `held` after `length` elements."""
     return replace(held.part(slice(length, length)), count=None) == replace(more, count=None)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.nn.growing import Growing
-from relattn.score.positions import Span
+from relattn.positions.positions import Span
 
 ROW_AXIS = 1
 

@@ -11,23 +11,25 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from relattn import door
-from relattn.arguments import check_flag, kind_of
-from relattn.autocast import is_autocast
-from relattn.door import AttentionMask, Segments
+from relattn.api import request_of
+from relattn.call import AttentionMask, Segments, checked, request
+from relattn.checks.autocast import is_autocast
+from relattn.checks.dtensors import check_split_alike, outliving
+from relattn.checks.positions import check_window, places_beside, side_of
+from relattn.checks.tensors import PADDED, check_float, check_layout, shape
+from relattn.checks.values import check_flag, kind_of
 from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.equation.problem import Part
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.functional import request_of
+from relattn.interception import refuse_trace
 from relattn.nn.cache import KVCache
 from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
-from relattn.score.checks import PADDED, check_float, check_layout, check_window, places_beside, shape, side_of
-from relattn.score.places import Places
-from relattn.score.position import Listed, Position, PositionsLike, Run
-from relattn.score.positions import SEQUENCE, Positions, Window, limits
-from relattn.score.problem import Part
-from relattn.spread import check_split_alike, outliving
-from relattn.watched import refuse_trace
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.places import Places
+from relattn.positions.position import Position, PositionsLike
+from relattn.positions.positions import SEQUENCE, Positions, Window, limits
 
 
 class ProjectedAttention(nn.Module):
@@ -124,13 +126,13 @@ class ProjectedAttention(nn.Module):
                 places = self._placed(cache, query, q, query_position, within)
                 keys, values = cache.keys, cache.values
                 assert keys is not None and values is not None
-                output, _ = door.request(
-                    *door.checked(q, keys, values, enable_gqa), places, encoding=self.encoding,
+                output, _ = request(
+                    *checked(q, keys, values, enable_gqa), places, encoding=self.encoding,
                     keys_are_prepared=True, attn_mask=held_attn_mask(attn_mask, cache),
                     key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
                     key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,
                     dropout_p=dropout_p, scale=self.scale, backend=self.backend,
-                ).counted_at(self.own_heads).run()  # fmt: skip
+                ).with_dropout_origin(self.own_heads).run()  # fmt: skip
         else:
             key = query if key is None else key
             k, v = self._keys_and_values(key, value)
@@ -179,7 +181,7 @@ class ProjectedAttention(nn.Module):
 
     def _attend(self, *args: Any, **kwargs: Any) -> Float[Tensor, "B H Lq Dv"]:
         """relative_attention for the heads that this process computes."""
-        return request_of(*args, **kwargs).counted_at(self.own_heads).run()[0]
+        return request_of(*args, **kwargs).with_dropout_origin(self.own_heads).run()[0]
 
     def _keys_and_values(
         self, key: Float[Tensor, "B Lk kdim"], value: Float[Tensor, "B Lk vdim"] | None
@@ -282,7 +284,7 @@ def _check_cache(cache: object, key: object, key_position: object) -> None:
 
 def _positions_of_queries(
     q: Float[Tensor, "B Hq Lq D"], query_position: PositionsLike | None, cache: KVCache
-) -> tuple[Run | Listed, dict[str, Position]]:
+) -> tuple[ContiguousPositions | ExplicitPositions, dict[str, Position]]:
     """The positions of queries that attend to a full cache: on the sequence, from 0 by default, and on other axes."""
     assert cache.keys is not None
     if cache.keys.shape[0] != q.shape[0]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.door import AttentionMask, Segments
+from relattn.call import AttentionMask, Segments
+from relattn.checks.tensors import INTEGER_DTYPES, check_boolean, shape
 from relattn.errors import ShapeError
 from relattn.nn.cache import KVCache
-from relattn.score.checks import INTEGER_DTYPES, check_boolean, shape
 
 
 def held_key_mask(key_mask: Bool[Tensor, "B slots"] | None, cache: KVCache) -> Bool[Tensor, "B L"] | None:

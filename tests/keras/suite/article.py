@@ -223,7 +223,7 @@ def test_the_projection_goes_to_torch_and_back():
         (
             lambda: relattn.RelativeEmbedding(SIZE, 9, beyond="clamp"),
             ValueError,
-            "got a RelativeEmbedding with beyond='clamp'; expected 'refuse', as the layer has it",
+            "got a RelativeEmbedding with beyond='clamp'; expected 'error', as the layer has it",
         ),
         (
             lambda: relattn.RelativeEmbedding(SIZE, 9, num_heads=2),

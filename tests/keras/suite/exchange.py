@@ -155,10 +155,10 @@ def test_learned_slopes_keep_where_they_started():
     ids=str,
 )
 def test_rotations_by_length_turn_as_in_pytorch(scaling, position):
-    """A start or listed positions, within the original length of 5 and beyond: the largest position + 1 decides."""
+    """A start or explicit positions, within the original length of 5 and beyond: the largest position + 1 decides."""
     module = relattn.RotaryEmbedding(SIZE, base=50.0, scaling=scaling)
     features = seeds.generator(0).normal(size=(2, HEADS, 3, SIZE)).astype("float32")
-    place = relattn.Run(position) if isinstance(position, int) else relattn.Listed(
+    place = relattn.ContiguousPositions(position) if isinstance(position, int) else relattn.ExplicitPositions(
         torch.from_numpy(np.broadcast_to(position if position.ndim else position + np.arange(3), (2, 3)).copy())
     )  # fmt: skip
     expected = module.prepare_keys(torch.from_numpy(features), place).numpy()

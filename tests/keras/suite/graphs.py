@@ -86,7 +86,7 @@ def test_a_graph_cannot_raise_and_gives_nan_beyond_the_table():
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
 @pytest.mark.parametrize("name", ["relative", "shaw", "t5", "rope", "key_query", "disentangled"])
-def test_a_graph_takes_listed_positions(name):
+def test_a_graph_takes_explicit_positions(name):
     layer = attention(ENCODINGS[name](), query_block=4)
     x = normal(2, 6, WIDTH)
     places = np.array([[0, 2, 1, 5, 3, 7], [4, 4, 0, 1, 2, 3]], dtype="int32")
@@ -101,13 +101,13 @@ def test_a_graph_takes_listed_positions(name):
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
 @pytest.mark.parametrize("name", ["alibi", "transformer_xl"])
-def test_a_graph_cannot_read_listed_positions(name):
+def test_a_graph_cannot_read_explicit_positions(name):
     layer = attention(ENCODINGS[name]())
     x = normal(2, 6, WIDTH)
     layer(x, x)
     graph = in_graph(lambda x, at: layer(x, x, query_position=at))
     with pytest.raises(
-        UnsupportedError, match="got listed positions whose values exist only while the graph runs, and"
+        UnsupportedError, match="got explicit positions whose values exist only while the graph runs, and"
     ):
         graph(x, np.arange(6, dtype="int32"))
 
@@ -124,7 +124,7 @@ ROTATIONS = {
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
 @pytest.mark.parametrize("name", ROTATIONS)
 def test_a_graph_turns_by_the_length_that_it_finds(name):
-    """Starts, listed positions and (TensorFlow) lengths that only the graph knows, below and beyond 5."""
+    """Starts, explicit positions and (TensorFlow) lengths that only the graph knows, below and beyond 5."""
     layer = attention(rk.RotaryEmbedding(SIZE, scaling=ROTATIONS[name]), query_block=4)
     layer(normal(2, 3, WIDTH), normal(2, 3, WIDTH))
 

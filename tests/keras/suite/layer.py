@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -382,6 +383,19 @@ def test_a_keras_file_gives_an_encoding_by_itself_back(make, tmp_path):
     np.testing.assert_array_equal(numpy_of(again(queries)), numpy_of(model(queries)))
 
 
+def test_a_keras_file_with_the_older_word_for_an_error(tmp_path):
+    """In a layer's own encoding and in a sum: one sentence names the word."""
+    inputs = keras.Input((None, WIDTH))
+    for encoding in (rk.RelativeEmbedding(SIZE, 9), rk.T5Bias(HEADS) + rk.RelativeEmbedding(SIZE, 9)):
+        keras.Model(inputs, attention(encoding)(inputs, inputs)).save(tmp_path / "new.keras")
+        with zipfile.ZipFile(tmp_path / "new.keras") as new, zipfile.ZipFile(tmp_path / "old.keras", "w") as old:
+            for name in new.namelist():
+                old.writestr(name, new.read(name).replace(b'"beyond": "error"', b'"beyond": "refuse"'))
+        with pytest.raises(ValueError) as caught:
+            keras.saving.load_model(tmp_path / "old.keras")
+        assert str(caught.value) == "beyond: got 'refuse'; expected one of 'error', 'clamp', 'zero'"
+
+
 def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):
     inputs = keras.Input((None, WIDTH))
     shared = rk.T5Bias(HEADS)
@@ -399,7 +413,7 @@ def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):
 
 @every_encoding
 @pytest.mark.parametrize("query_block", [None, 4])
-def test_listed_positions_are_positions(name, query_block):
+def test_explicit_positions_are_positions(name, query_block):
     """The same places, as starts and listed for all or for each sequence; then an order of keys of their own."""
     query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
     layer = attention(ENCODINGS[name](), query_block=query_block)

@@ -42,7 +42,7 @@ def refuses(error, said, call):
         (
             lambda: rk.RelativeEmbedding(4, 5, beyond="wrap"),
             ValueError,
-            "beyond: got 'wrap'; expected one of 'refuse', 'clamp', 'zero'",
+            "beyond: got 'wrap'; expected one of 'error', 'clamp', 'zero'",
         ),
         (lambda: rk.KeyQueryEmbedding(4, 0), ValueError, "max_length: got 0; expected an int of at least 1"),
         (

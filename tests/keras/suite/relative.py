@@ -1,4 +1,4 @@
-"""RelativeEmbedding by itself: S, its diagonals, starts, listed positions, and what holds beyond its rows."""
+"""RelativeEmbedding by itself: S, its diagonals, starts, explicit positions, and what holds beyond its rows."""
 
 import numpy as np
 import pytest
@@ -55,14 +55,14 @@ def test_a_cache_goes_on_where_the_sequence_stopped():
     np.testing.assert_allclose(rolled, whole[:, :, 3:5, 2:6], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("beyond", ["refuse", "clamp", "zero"])
+@pytest.mark.parametrize("beyond", ["error", "clamp", "zero"])
 @pytest.mark.parametrize("per_batch", [False, True])
-def test_listed_positions_look_every_pair_up(beyond, per_batch):
+def test_explicit_positions_look_every_pair_up(beyond, per_batch):
     rng = seeds.generator(2)
     queries = rng.normal(size=(2, 3, 4, HEAD_DIM)).astype("float32")
     query_position = rng.integers(0, 9, size=(2, 4) if per_batch else 4)
     key_position = rng.integers(0, 9, size=6)
-    max_length = MAX_LENGTH if beyond == "refuse" else 3
+    max_length = MAX_LENGTH if beyond == "error" else 3
     layer = RelativeEmbedding(HEAD_DIM, max_length, num_heads=3, beyond=beyond)
     place = {"query_position": query_position, "key_position": key_position}
     scores = numpy_of(layer(queries, key_length=6, **place))
@@ -72,11 +72,11 @@ def test_listed_positions_look_every_pair_up(beyond, per_batch):
     expected = np.einsum("bhid,hbijd->bhij", queries, rows[:, np.broadcast_to(index, (2, 4, 6))])
     if beyond == "zero":
         expected = np.where((np.abs(offsets) < max_length)[:, None], expected, 0.0)
-    assert beyond == "refuse" or (np.abs(offsets) >= max_length).any()
+    assert beyond == "error" or (np.abs(offsets) >= max_length).any()
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_listed_positions_that_follow_one_another_are_starts():
+def test_explicit_positions_that_follow_one_another_are_starts():
     queries = seeds.generator(3).normal(size=(2, 3, 5, HEAD_DIM)).astype("float32")
     layer = RelativeEmbedding(HEAD_DIM, MAX_LENGTH, causal=True)
     expected = numpy_of(layer(queries, query_position=3, key_position=2))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.catalogue import Layer
+from relattn.encodings.catalogue import Layer
 from relattn.lab.encodings import build_encoding, lab_options
 from relattn.lab.voices.cutting import evaluation_windows
 from relattn.lab.voices.pieces import SILENCE

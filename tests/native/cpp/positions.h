@@ -16,7 +16,7 @@ constexpr Index BEYOND_32_BITS = 6442450944;
 constexpr Index COLUMNS = 5;  // of a grid
 // Where tokens stand that have no place on an axis: every offset between them and those that have one lies beyond all
 // tables.
-constexpr Index NOWHERE = 576460752303423488;  // 2^59
+constexpr Index OFF_GRID = 576460752303423488;  // 2^59
 
 constexpr List LISTS[] = {
     {"in a row",
@@ -56,14 +56,14 @@ constexpr List LISTS[] = {
      }},
     {"as rows of a grid, some nowhere",
      [](std::vector<Index>& positions, Draw& draw) {
-       for (Index& position : positions) position = draw.below(6) ? position / COLUMNS : NOWHERE + draw.below(2);
+       for (Index& position : positions) position = draw.below(6) ? position / COLUMNS : OFF_GRID + draw.below(2);
      }},
 };
 
 constexpr const List& IN_ANY_ORDER = LISTS[4];
 constexpr const List& ROWS_OF_A_GRID = LISTS[7];
 constexpr const List& COLUMNS_OF_A_GRID = LISTS[8];
-constexpr const List& SOME_NOWHERE = LISTS[9];
+constexpr const List& SOME_OFF_GRID = LISTS[9];
 
 // One list of a side, or one for each of `batch` elements. first: the number of its first token.
 inline std::vector<Index> positions_of(const List& list, Draw& draw, Index batch, Index length, Index first = 0) {

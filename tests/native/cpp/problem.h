@@ -40,7 +40,7 @@ struct Problem {
   Index batch = 1, heads = 2, key_heads = 2, queries = 0, keys = 0;
   Index width = 16, value_width = 16;
   Index origin = 0, lowest = INT64_MIN / 4, highest = -(INT64_MIN / 4);  // of the sequence alone
-  std::vector<Axis> axes = std::vector<Axis>(1);  // the sequence, and others, whose positions are listed
+  std::vector<Axis> axes = std::vector<Axis>(1);  // the sequence, and others, whose positions are explicit
   double scale = 1.0, keep_probability = 1.0;
   bool in_bfloat16 = false;  // all numbers of query, key, value, tables and the output's gradient are bfloat16's
   double rounded = 0.0;      // how far a weight or a dS in a product may be off for it, relative to it

@@ -16,7 +16,7 @@ struct Limits {
   Index lowest, highest;
 };
 constexpr Limits LIMITS[] = {
-    {"every key", called::NEVER, -called::NEVER}, {"causal", called::NEVER, 0}, {"a window", -30, 9}};
+    {"every key", called::UNLIMITED, -called::UNLIMITED}, {"causal", called::UNLIMITED, 0}, {"a window", -30, 9}};
 
 void draw_rows(Table& table, Draw& draw, Index heads, bool clamps, bool wide) {
   table.heads = heads, table.clamps = clamps;
@@ -189,7 +189,7 @@ constexpr Mask MASKS[] = {
 };
 
 // A cap, a key bias, or both.
-void add_terms_of_no_axis(Problem& p, Draw& draw) {
+void add_axisless_terms(Problem& p, Draw& draw) {
   const Index which = draw.below(3);
   if (which != 1) p.softcap = 0.5 + double(draw.below(8));
   if (which == 0) return;
@@ -223,7 +223,7 @@ void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& 
             if (draw.below(2)) p.highest = p.origin + p.keys / 2;
             mask.lay(p, draw);
             standing.lay(p, draw);
-            if (more) add_terms_of_no_axis(p, draw);
+            if (more) add_axisless_terms(p, draw);
             Layout layout;
             layout.few = few, layout.element_type = few ? element_type : 0, layout.interleaved = draw.below(2);
             layout.wide_tables = draw.below(2);
@@ -279,9 +279,9 @@ std::vector<Standing> standings() {
   return {{nullptr, {}},
           {&IN_ANY_ORDER, {}},
           {nullptr, {&ROWS_OF_A_GRID, &COLUMNS_OF_A_GRID}},
-          {nullptr, {&SOME_NOWHERE, &COLUMNS_OF_A_GRID}},
+          {nullptr, {&SOME_OFF_GRID, &COLUMNS_OF_A_GRID}},
           {&IN_ANY_ORDER, {&ROWS_OF_A_GRID, &COLUMNS_OF_A_GRID}},
-          {&IN_ANY_ORDER, {&SOME_NOWHERE, &COLUMNS_OF_A_GRID}}};
+          {&IN_ANY_ORDER, {&SOME_OFF_GRID, &COLUMNS_OF_A_GRID}}};
 }
 
 void report(const Tally& of) {

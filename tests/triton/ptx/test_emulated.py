@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.score.digits import Digits, grid
-from relattn.score.problem import Part
+from relattn.equation.problem import Part
+from relattn.positions.grid import GridPositions, grid
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -41,8 +41,8 @@ LISTED = {"lengths": (18, 21), "widths": (16, 16, 16), "tables": ()}
 BLOCKS = {"rows": 70, "first": -35}
 """More rows than a tile has at once, none of them beyond."""
 OTHER = {"number": 1, "own": 8}
-ROWS, COLUMNS = ({"number": n, "digits": grid(6, 7, leading=2)[name]} for n, name in enumerate("yx", start=1))
-FAR = Digits(((1, 3, 5), (5, 15, 2**60)), first=2**61 + 11, start=-(2**50), leading=3, nowhere=2**55)
+ROWS, COLUMNS = ({"number": n, "digits": grid(6, 7, prefix_tokens=2)[name]} for n, name in enumerate("yx", start=1))
+FAR = GridPositions(((1, 3, 5), (5, 15, 2**60)), first=2**61 + 11, start=-(2**50), prefix_tokens=3, off_grid=2**55)
 SEQUENCE = {"number": 0, "lowest": -9, "highest": 12, "far": 2**40}
 
 EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, ...], dict[str, Any]]] = {

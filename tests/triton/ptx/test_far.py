@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
-from relattn.score.position import Listed
+from relattn.positions.explicit import ExplicitPositions
 from tests.triton import test_kernels
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call, random_cotangents
 
@@ -73,8 +73,8 @@ def _spread_axis(listed: ListedAxis, axis: int, step: int, folder: Path) -> List
     folder.mkdir()
     changed = _spread_fields(listed, ("relative_query", *TABLES), axis, step, folder)
     if axis == BATCH:
-        assert isinstance(listed.queries, Listed)
-        changed["queries"] = Listed(spread(listed.queries.positions, axis, step, folder / "queries"))
+        assert isinstance(listed.queries, ExplicitPositions)
+        changed["queries"] = ExplicitPositions(spread(listed.queries.positions, axis, step, folder / "queries"))
     return listed._replace(**changed)
 
 

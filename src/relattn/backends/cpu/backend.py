@@ -11,14 +11,14 @@ from relattn.backends.cpu.inputs import MOST_AXES
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.cpu.operator import gradients, part, run
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_operator import Answers, Forward
-from relattn.score.certainty import certainly
-from relattn.score.problem import Problem
-from relattn.watched import constant_in_graphs
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
+from relattn.interception import constant_in_graphs
+from relattn.positions.certainty import statically_true
 
 MOST_ROWS_OF_LISTS = 2**31 - 1
-"""The kernels hold the row of a pair of listed positions as an int32 (kernels/lookup.h)."""
+"""The kernels hold the row of a pair of explicit positions as an int32 (kernels/lookup.h)."""
 
 
 class NativeBackend:
@@ -44,8 +44,8 @@ class NativeBackend:
         if len(problem.axes) > MOST_AXES:
             yield f"its kernels read up to {MOST_AXES} axes, the sequence among them, and there are {len(problem.axes)}"
         for name, rows in _rows_of_lists(problem):
-            if certainly(rows > MOST_ROWS_OF_LISTS):
-                yield f"its kernels count a table's rows in 32 bits where positions are listed, and {name} has {rows}"
+            if statically_true(rows > MOST_ROWS_OF_LISTS):
+                yield f"its kernels count a table's rows in 32 bits where positions are explicit, and {name} has {rows}"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.score.digits import Digits
-from relattn.score.key_bias import lowered
-from relattn.score.padding import Sight
-from relattn.score.position import Position
-from relattn.score.problem import Axis, Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import Axis, Problem
+from relattn.equation.visibility import Visibility
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 LANES = 16
 """Floats in the widest vector: the kernels read rows whose length is a multiple of it."""
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class AxisInputs(NamedTuple):
-    """The tensors of an axis, as the kernels read them; positions are None on a sequence of two runs."""
+    """The tensors of an axis, as the kernels read them; positions are None on a sequence of contiguous positions."""
 
     relative_query: Tensor | None
     relative_keys: Tensor | None
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
     LANES. `of_few` leaves widths as they are, and keys and values in half precision if both have the same. key_bias a
-    [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
+    [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `equation.key_bias.lowered`.
     """
 
     query: Tensor
@@ -61,9 +61,11 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
         """The inputs of a problem, with zeros in place of its padding."""
-        sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        if sight.keys is not None or sight.queries is not None:
-            problem = Sight(*(None if side is None or side.all() else side for side in sight)).cleaned(problem)
+        visibility = Visibility.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
+        if visibility.keys is not None or visibility.queries is not None:
+            problem = Visibility(*(None if side is None or side.all() else side for side in visibility)).cleaned(
+                problem
+            )
         key, value = rows_of(problem.key), rows_of(problem.value)
         return cls._with(problem, key, value, _filled_up)
 
@@ -80,7 +82,7 @@ class Inputs(NamedTuple):
     def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
         mask = problem.mask
         query_segments, key_segments = mask.segments or (None, None)
-        explicit = mask.explicit
+        explicit = mask.pairs
         if explicit is not None and explicit.dtype != torch.bool:
             explicit = as_floats(explicit)
 
@@ -134,11 +136,11 @@ def rows_of(tensor: Tensor) -> Tensor:
 
 def _listed(place: Position, length: int) -> Tensor:
     """[L] or [B, L]: where the elements of a side stand."""
-    return _digits(place, length) if isinstance(place, Digits) else place.expand(length, CPU).contiguous()
+    return _digits(place, length) if isinstance(place, GridPositions) else place.expand(length, CPU).contiguous()
 
 
 @lru_cache(maxsize=16)
-def _digits(place: Digits, length: int) -> Tensor:
+def _digits(place: GridPositions, length: int) -> Tensor:
     """The list of digits. It is kept, because all layers of a model ask for it."""
     return place.expand(length, CPU)
 

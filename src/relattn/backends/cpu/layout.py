@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
-from relattn.score.positions import Positions
-from relattn.score.problem import Axis, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.problem import Axis, Problem
+from relattn.equation.tables import OffsetTable
+from relattn.positions.positions import Positions
 
 FAR = 2**63 // 4
 """A number beyond every offset: for the kernels it means no limit."""
@@ -102,7 +102,7 @@ def packed(
         *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
         batch, heads, key_heads, queries, keys, width, value_width,
         first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
-        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.counted(),
+        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.dropout_origin(),
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
         ELEMENT_TYPES[key.dtype], int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
@@ -111,7 +111,7 @@ def packed(
 
 
 def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
-    """limits: the limits of listed positions."""
+    """limits: the limits of explicit positions."""
     relative_query = inputs.relative_query
     fields = list(_rows(relative_query))
     asks = axis.relative_query is None or in_bfloat16(axis.relative_query)

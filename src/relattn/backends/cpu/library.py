@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from relattn.arguments import check_choice
 from relattn.backends.cpu.sources import digest
+from relattn.checks.values import check_choice
 
 FILE = Path(__file__).with_name("_kernels.so")
 SOURCES = Path(__file__).with_name("kernels")

@@ -13,11 +13,11 @@ from relattn.backends.cpu.inputs import Inputs, as_floats, rows_of
 from relattn.backends.cpu.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.dense import DenseBackend
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 from relattn.errors import UnsupportedError
-from relattn.score.problem import Problem
 
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 """The dtype and device of the kernels' outputs, for all defaults of torch."""
@@ -34,7 +34,7 @@ PAIRS_TO_SHARE = 2**15
 FEW_PAIRS_TO_SHARE = 2**12
 """With fewer pairs of queries and keys, over all heads, one thread takes less time than waking others."""
 
-OF_NO_AXIS = ("query", "key", "value", "explicit_mask", "key_bias")
+AXISLESS = ("query", "key", "value", "explicit_mask", "key_bias")
 """The tensors without an axis that may have a gradient, in the order of `Gradients`."""
 
 ALIGNED = 64
@@ -77,15 +77,15 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
     if not _has_no_pair(problem):
         output = rows_of(answers.output).contiguous()
         by_axis = [AxisGradients(*(buffers[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
-        of_no_axis = {name: buffers[name] for name in OF_NO_AXIS}
+        axisless = {name: buffers[name] for name in AXISLESS}
         cotangents = rows_of(answers.output_gradient), as_floats(answers.lse_gradient).contiguous()
-        gradients = Gradients(*cotangents, **of_no_axis, axes=by_axis)
+        gradients = Gradients(*cotangents, **axisless, axes=by_axis)
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved other tensors
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
     if buffers["key_bias"] is not None and problem.key_bias is not None:
         buffers["key_bias"] = buffers["key_bias"].sum_to_size(problem.key_bias.shape)
     tensors = {
-        "query": problem.query, "key": problem.key, "value": problem.value, "explicit_mask": problem.mask.explicit,
+        "query": problem.query, "key": problem.key, "value": problem.value, "explicit_mask": problem.mask.pairs,
         "key_bias": problem.key_bias,
     }  # fmt: skip
     for n, axis in enumerate(problem.axes):
@@ -96,8 +96,8 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
 
 def _leaves(inputs: Inputs) -> dict[str, Tensor | None]:
     """The tensors that may have a gradient, by name."""
-    of_no_axis = (*inputs[:3], inputs.explicit, inputs.key_bias)
-    leaves: dict[str, Tensor | None] = dict(zip(OF_NO_AXIS, of_no_axis, strict=True))
+    axisless = (*inputs[:3], inputs.explicit, inputs.key_bias)
+    leaves: dict[str, Tensor | None] = dict(zip(AXISLESS, axisless, strict=True))
     for n, axis in enumerate(inputs.axes):
         leaves |= {on_axis(name, n): getattr(axis, name) for name in OF_AN_AXIS}
     return leaves

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.cpu.library import Kernels, kernels
-from relattn.watched import in_forward_mode, is_batched, is_watched
+from relattn.interception import in_forward_mode, is_batched, is_intercepted
 
 STRUCT = struct.Struct("=17q")
 """`Rotation` of kernels/rotation.h, field by field."""
@@ -22,7 +22,7 @@ NUMBERS_TO_SHARE = 2**16
 
 def turns(features: Tensor, cos: Tensor, sin: Tensor) -> bool:
     """Whether `rotate` takes these: they are on a CPU, there are kernels, and nothing but autograd watches the call."""
-    if is_watched((features, cos, sin)) or torch.jit.is_tracing() or in_forward_mode():  # pyright: ignore[reportPrivateImportUsage]
+    if is_intercepted((features, cos, sin)) or torch.jit.is_tracing() or in_forward_mode():  # pyright: ignore[reportPrivateImportUsage]
         return False
     if features.device.type != "cpu" or features.dtype not in DTYPES or is_batched(features):
         return False

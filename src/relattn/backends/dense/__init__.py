@@ -9,14 +9,14 @@ from torch import Tensor
 
 from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
-from relattn.backends.philox import factors_of
-from relattn.score.key_bias import lowered
-from relattn.score.padding import Sight, with_zeros, within_reach
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
-from relattn.score.sinks import share
-from relattn.score.table import OffsetTable
-from relattn.watched import under_torch_func
+from relattn.equation.key_bias import lowered
+from relattn.equation.philox import factors_of
+from relattn.equation.problem import Problem
+from relattn.equation.sinks import share
+from relattn.equation.tables import OffsetTable
+from relattn.equation.visibility import Visibility, with_zeros, within_reach
+from relattn.interception import under_torch_func
+from relattn.positions.positions import Positions
 
 KEYS_AT_ONCE = 128
 """The number of keys per strip of relative queries where there are few queries.
@@ -47,15 +47,15 @@ class DenseBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), with the same dropout of the weights for both terms."""
         problem = within_reach(problem)
-        scores, sight, shift = _masked_scores(problem)
-        alive = None if sight.queries is None else sight.queries.unsqueeze(-1)
+        scores, visibility, key_shift = _masked_scores(problem)
+        alive = None if visibility.queries is None else visibility.queries.unsqueeze(-1)
         lse = problem.with_values(scores.logsumexp(dim=-1)) if problem.return_lse else None
-        if lse is not None and shift is not None:
-            lse = lse + shift
+        if lse is not None and key_shift is not None:
+            lse = lse + key_shift
         weights = _softmax(scores)
         if problem.dropout_p > 0.0:
             weights = _dropped(weights, problem)
-        output = value_sums(weights, problem.value, sight.keys)
+        output = value_sums(weights, problem.value, visibility.keys)
         for axis in problem.axes:
             if axis.relative_values is None:
                 continue
@@ -70,11 +70,11 @@ class DenseBackend:
 
     def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
         """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
-        scores, sight, shift = _masked_scores(problem)
+        scores, visibility, key_shift = _masked_scores(problem)
         lse = None if problem.sinks is None else scores.logsumexp(dim=-1)
-        weights = with_zeros(_softmax(scores), sight.queries)
+        weights = with_zeros(_softmax(scores), visibility.queries)
         if lse is not None and problem.sinks is not None:
-            weights = weights * share(lse if shift is None else lse + shift, problem.sinks)
+            weights = weights * share(lse if key_shift is None else lse + key_shift, problem.sinks)
         return weights.to(problem.output_dtype)
 
 
@@ -98,28 +98,28 @@ def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]
 
 def _masked_scores(
     problem: Problem,
-) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight, Float[Tensor, "#B #Hq #Lq"] | None]:
+) -> tuple[Float[Tensor, "B Hq Lq Lk"], Visibility, Float[Tensor, "#B #Hq #Lq"] | None]:
     """S' - c with -inf where a pair may not attend; which keys and queries have a pair left; and c, None for 0.
 
     A row without a pair is left unmasked. Its scores stay finite, so no gradient gets a NaN. Padding is set to zero
     only for gradients, so that decoding copies no keys: scores of padding are masked.
     """
     hidden = problem.mask.hidden()
-    sight = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1])
-    scores = _scores(sight.cleaned(problem) if torch.is_grad_enabled() else problem)
-    shift = None
+    visibility = Visibility.of_pairs(problem.mask, hidden, problem.key.shape[1])
+    scores = _scores(visibility.cleaned(problem) if torch.is_grad_enabled() else problem)
+    key_shift = None
     if problem.softcap is not None:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
     if problem.key_bias is not None:
-        a, shift = lowered(problem)
-        scores = add(scores, a.unsqueeze(-2) - shift.unsqueeze(-1))
+        a, key_shift = lowered(problem)
+        scores = add(scores, a.unsqueeze(-2) - key_shift.unsqueeze(-1))
     added = problem.mask.added()
     if added is not None:
         scores = add(scores, added.to(scores.dtype))
     if hidden is None:
-        return scores, sight, shift
-    scores = _hide(scores, hidden if sight.queries is None else hidden & sight.queries.unsqueeze(-1))
-    return scores, sight, shift
+        return scores, visibility, key_shift
+    scores = _hide(scores, hidden if visibility.queries is None else hidden & visibility.queries.unsqueeze(-1))
+    return scores, visibility, key_shift
 
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:

@@ -15,10 +15,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from relattn.backends.dense.boxes import InBoxes
-from relattn.backends.skew import strided_strip, strided_view, sum_columns
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
-from relattn.watched import in_forward_mode, under_torch_func
+from relattn.backends.dense.skew import strided_strip, strided_view
+from relattn.backends.sums import sum_columns
+from relattn.equation.tables import OffsetTable
+from relattn.interception import in_forward_mode, under_torch_func
+from relattn.positions.positions import Positions
 
 
 class Arrangement(Protocol):
@@ -165,7 +166,7 @@ class _Margins(NamedTuple):
 
 
 class _Diagonals(NamedTuple):
-    """Two runs: row m belongs to diagonal m, and pairs read the strip through a stride."""
+    """Contiguous positions: row m belongs to diagonal m, and pairs read the strip through a stride."""
 
     rows: Tensor
     num_columns: int
@@ -189,7 +190,7 @@ class _Diagonals(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Listed positions: every pair looks its row up; index [1 or B, 1, L, L'].
+    """Explicit positions: every pair looks its row up; index [1 or B, 1, L, L'].
 
     In forward mode by PyTorch's operations, for torch.compile takes no Function with a jvp. On CUDA their gradients
     are not deterministic.

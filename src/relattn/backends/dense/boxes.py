@@ -1,6 +1,6 @@
 """Strips and pairs where positions are linear in digits: grids, read and written through one stride per digit.
 
-In boxes (`relattn.score.boxes`) a pair's column in the strip is linear in the digits of its row a and its column c:
+In boxes (`relattn.positions.boxes`) a pair's column in the strip is linear in the digits of its row a and its column c:
 
     index(a, c) = shift + position_c - position_a + steps_c . c - steps_a . a
 
@@ -17,12 +17,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.backends.apart import apart
-from relattn.score.boxes import Box, boxes, units
-from relattn.score.digits import Digits
-from relattn.score.position import Run
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
+from relattn.backends.sums import apart
+from relattn.equation.tables import OffsetTable
+from relattn.positions.boxes import Box, boxes, units
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.positions import Positions
 
 BLOCK = 2**20
 """The numbers of a bias that are written out at a time: their rows are reversed, and strides cannot be negative."""
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def parts(self) -> Iterator[_Part]:
-        """Every box of rows with every box of columns; a box of leading elements lies completely beyond the strip."""
+        """Every box of rows with every box of columns; a box of prefix tokens lies completely beyond the strip."""
         for rows in self.rows:
             for columns in self.columns:
                 start = self.shift + columns.position - rows.position
@@ -61,7 +61,7 @@ class Layout:
 
 
 class InBoxes(NamedTuple):
-    """Digits: the rows of every visible offset, and the layout of the pairs in a strip of them."""
+    """GridPositions: the rows of every visible offset, and the layout of the pairs in a strip of them."""
 
     rows: Tensor
     layout: Layout
@@ -77,10 +77,12 @@ class InBoxes(NamedTuple):
             return None
         first, last = positions.visible
         assert isinstance(first, int) and isinstance(last, int)
-        assert isinstance(query, (Run, Digits)) and isinstance(key, (Run, Digits))
+        assert isinstance(query, (ContiguousPositions, GridPositions)) and isinstance(
+            key, (ContiguousPositions, GridPositions)
+        )
         if last - first > 2 * (table.num_rows + positions.query_length + positions.key_length):
             return None
-        if positions.leading != (0, 0):  # one row beyond each end, for their offsets
+        if positions.prefix_tokens != (0, 0):  # one row beyond each end, for their offsets
             ends = table.first, table.first + table.num_rows - 1
             first, last = (min(first, ends[0]), max(last, ends[1])) if first <= last else ends
             first, last = first - 1, last + 1

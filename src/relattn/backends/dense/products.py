@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.score.padding import with_zeros
-from relattn.watched import under_torch_func
+from relattn.equation.visibility import with_zeros
+from relattn.interception import under_torch_func
 
 WIDENED = 2**22
 """Bytes of keys, or values, in the dtype of the scores at a time: the size of two cores' second-level caches.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.backends.tiled.base_two import LN_2
 from relattn.backends.tiled.operator import gradients, part, run
-from relattn.score.problem import Problem
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 
 
 class TiledBackend:

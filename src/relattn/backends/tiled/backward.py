@@ -26,8 +26,8 @@ from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Call, Group, QueryTile
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
-from relattn.score.mask import tile_of
-from relattn.score.problem import Problem
+from relattn.equation.mask import tile_of
+from relattn.equation.problem import Problem
 
 
 def backward(
@@ -50,10 +50,8 @@ def backward(
     }
     explicit_mask = None
     if "explicit_mask" in wanted:
-        assert problem.mask.explicit is not None
-        explicit_mask = torch.zeros(
-            problem.mask.explicit.shape, dtype=problem.score_dtype(), device=problem.query.device
-        )
+        assert problem.mask.pairs is not None
+        explicit_mask = torch.zeros(problem.mask.pairs.shape, dtype=problem.score_dtype(), device=problem.query.device)
     key_bias = None
     if "key_bias" in wanted:
         key_bias = problem.query.new_zeros(*problem.query.shape[:2], problem.key.shape[2], dtype=problem.score_dtype())
@@ -72,8 +70,8 @@ def backward(
             if on_axis(name, number) in wanted:
                 sums[on_axis(name, number)] = call.bands[number][name].table_gradient(table)
     if explicit_mask is not None:
-        assert problem.mask.explicit is not None
-        sums["explicit_mask"] = explicit_mask.to(problem.mask.explicit.dtype)
+        assert problem.mask.pairs is not None
+        sums["explicit_mask"] = explicit_mask.to(problem.mask.pairs.dtype)
     if key_bias is not None:
         assert problem.key_bias is not None
         sums["key_bias"] = key_bias.sum_to_size(problem.key_bias.shape).to(problem.key_bias.dtype)
@@ -81,7 +79,7 @@ def backward(
 
 
 class _GroupGradients:
-    """The gradients by a group's keys and values, by the explicit mask, and by the key bias [B, Hq, Lk].
+    """The gradients by a group's keys and values, by the mask of pairs, and by the key bias [B, Hq, Lk].
 
     Every tile of queries adds to them.
     """

@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.backends.skew import sum_columns
+from relattn.backends.sums import sum_columns
 from relattn.backends.tiled.scratch import Scratch
-from relattn.score.boxes import Box, boxes
-from relattn.score.digits import Digits
-from relattn.score.position import Run
-from relattn.score.table import OffsetTable
+from relattn.equation.tables import OffsetTable
+from relattn.positions.boxes import Box, boxes
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import GridPositions
 
 ALIGNED = 16
 """Strips are a multiple of this many numbers wide: a matrix product into rows of any other width is slower."""
@@ -34,8 +34,8 @@ class GridOffsets(NamedTuple):
         the rows, and the queries, last one first, the columns.
     """
 
-    query: Run | Digits
-    key: Run | Digits
+    query: ContiguousPositions | GridPositions
+    key: ContiguousPositions | GridPositions
     height: int
     width: int
     by_key: bool = False
@@ -66,8 +66,8 @@ class GridOffsets(NamedTuple):
 
 
 Offsets = int | Int64[Tensor, "n m"] | GridOffsets
-"""The offsets of a patch: the offset of its first element where both sides are runs; or boxes; or the offset of every
-pair.
+"""The offsets of a patch: the offset of its first element where both sides' positions are contiguous; or boxes; or the
+offset of every pair.
 """
 
 
@@ -160,7 +160,7 @@ class Band(ABC):
 
 
 class DiagonalBand(Band):
-    """Two runs: `offsets` is the offset of the patch's first element.
+    """Contiguous positions: `offsets` is the offset of the patch's first element.
 
     Where the whole height of a patch lies beyond the table, its part is one constant per row, without a product.
     """
@@ -223,7 +223,7 @@ class DiagonalBand(Band):
 
 
 class PairBand(Band):
-    """Listed positions: `offsets` holds the offset of every pair, and every pair looks its row up."""
+    """Explicit positions: `offsets` holds the offset of every pair, and every pair looks its row up."""
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
         """Gather from the strip of products."""

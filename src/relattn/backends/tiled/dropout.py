@@ -6,17 +6,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.philox import scaled_pairs
 from relattn.backends.tiled.tiles import Heads
-from relattn.score.problem import Problem
+from relattn.equation.philox import scaled_pairs
+from relattn.equation.problem import Problem
 
 
 class Dropout:
-    """The factors 0 or 1/(1-p) of every pair: see `relattn.backends.philox`."""
+    """The factors 0 or 1/(1-p) of every pair: see `relattn.equation.philox`."""
 
     def __init__(self, problem: Problem, seed: Tensor | None):
         self.kept, self.seed = 1.0 - problem.dropout_p, None if seed is None else int(seed)
-        self.first_query, self.first_key, self.first_head, self.num_heads = problem.counted()
+        self.first_query, self.first_key, self.first_head, self.num_heads = problem.dropout_origin()
         self.dtype, self.device = problem.score_dtype(), problem.query.device
 
     def factors(self, heads: Heads, queries: slice, keys: slice) -> Float[Tensor, "H n m"] | None:

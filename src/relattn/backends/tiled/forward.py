@@ -12,7 +12,7 @@ from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Call, Group, QueryTile
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
 
 
 def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:

@@ -1,8 +1,8 @@
 """One offset table over patches of a grid: every digit of queries and keys is an axis of the patch, and has a step.
 
-In boxes (`relattn.score.boxes`) the offset of a patch's element is linear in the digits of its row and of its column.
-So the band is read through one stride per digit. Digits that do not change the offset have stride 0: one row of numbers
-serves all rows of a grid, and one number serves a whole row.
+In boxes (`relattn.positions.boxes`) the offset of a patch's element is linear in the digits of its row and of its
+column. So the band is read through one stride per digit. Digits that do not change the offset have stride 0: one row of
+numbers serves all rows of a grid, and one number serves a whole row.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from relattn.backends.apart import apart
+from relattn.backends.sums import apart
 from relattn.backends.tiled.bands import ALIGNED, Band, GridOffsets, Offsets
-from relattn.score.boxes import Box
+from relattn.positions.boxes import Box
 
 
 class GridBand(Band):
-    """Digits: `offsets` are the boxes of a patch's rows and columns.
+    """GridPositions: `offsets` are the boxes of a patch's rows and columns.
 
-    The offsets of a box of leading elements lie completely beyond the table.
+    The offsets of a box of prefix tokens lie completely beyond the table.
     """
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:

@@ -7,10 +7,10 @@ import torch
 from relattn.backends.tiled.bands import ALIGNED, Band, DiagonalBand, PairBand
 from relattn.backends.tiled.grid_band import GridBand
 from relattn.backends.tiled.scratch import Scratch
-from relattn.score.boxes import units
-from relattn.score.positions import Positions
-from relattn.score.problem import Axis
-from relattn.score.table import OffsetTable
+from relattn.equation.problem import Axis
+from relattn.equation.tables import OffsetTable
+from relattn.positions.boxes import units
+from relattn.positions.positions import Positions
 
 
 def in_boxes(axis: Axis) -> bool:

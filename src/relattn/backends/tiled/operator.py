@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.backends.tiled.backward import backward
 from relattn.backends.tiled.forward import forward
 from relattn.backends.tiled.sizes import tile_sizes
-from relattn.score.problem import Problem
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:

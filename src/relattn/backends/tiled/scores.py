@@ -26,12 +26,12 @@ from relattn.backends.tiled.make_band import in_boxes, make_band
 from relattn.backends.tiled.scratch import Scratch
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
-from relattn.score.key_bias import lowered
-from relattn.score.mask import Mask
-from relattn.score.padding import Sight, with_zeros
-from relattn.score.position import Listed
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.equation.key_bias import lowered
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Problem
+from relattn.equation.visibility import Visibility, with_zeros
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.positions import Positions
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Call:
 
     bands: the band of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: the
         pairs that causality and window hide in a tile, by the offset, height and width of the part that they cross.
-        sight: the keys that some query sees, and the queries that see some key. key_bias: a [B, Hq, Lk] and c [B, Hq,
+        visibility: the keys that some query sees, and the queries that see some key. key_bias: a [B, Hq, Lk] and c [B,
+            Hq,
         Lq], views of the results of `key_bias.lowered`.
     """
 
@@ -49,7 +50,7 @@ class Call:
     scratch: Scratch
     bands: tuple[dict[str, Band], ...]
     boxes: tuple[bool, ...]
-    sight: Sight
+    visibility: Visibility
     key_bias: tuple[Tensor, Tensor] | None
     hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
@@ -73,13 +74,13 @@ class Call:
             }
             for number, axis in enumerate(problem.axes)
         )
-        sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
+        visibility = Visibility.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
         key_bias = None
         if problem.key_bias is not None:
             rows, num_keys = problem.query.shape[:3], problem.key.shape[2]
             a, c = lowered(problem)
             key_bias = a.expand(*rows[:2], num_keys), c.expand(rows)
-        return cls(problem, sizes, scratch, bands, of_boxes, sight, key_bias)
+        return cls(problem, sizes, scratch, bands, of_boxes, visibility, key_bias)
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,14 @@ class Group:
 
     def seeing_rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
         """`rows` of a tensor with one row per query; zero where the query sees no key."""
-        heads, seen, part = self.heads, self.call.sight.queries, self.rows(tensor, queries)
+        heads, seen, part = self.heads, self.call.visibility.queries, self.rows(tensor, queries)
         if seen is None:
             return part
         return with_zeros(part, seen.expand(tensor.shape[:3])[heads.batch, heads.queries, queries].flip(1))
 
     def _seen(self, tensor: Float[Tensor, "B Hk Lk F"]) -> Float[Tensor, "Hk Lk F"]:
         """The group's part of the keys or values."""
-        heads, seen = self.heads, self.call.sight.keys
+        heads, seen = self.heads, self.call.visibility.keys
         part = tensor[heads.batch, heads.keys].to(self.scratch.dtype)
         return part if seen is None else with_zeros(part, seen.expand(tensor.shape[:3])[heads.batch, heads.keys])
 
@@ -187,7 +188,7 @@ class QueryTile:
             return positions.known_origin + keys.start - (self.queries.stop - 1)
         if of_boxes:
             query, key = positions.query.part(self.queries), positions.key.part(keys)
-            assert not isinstance(query, Listed) and not isinstance(key, Listed)
+            assert not isinstance(query, ExplicitPositions) and not isinstance(key, ExplicitPositions)
             return GridOffsets(query, key, self.queries.stop - self.queries.start, keys.stop - keys.start)
         return positions.part(self.queries, keys, self.group.heads.batch).offsets().flip(0)
 
@@ -211,7 +212,7 @@ class QueryTile:
                     bands["relative_queries"].spread(block.transposed(scores), block.key, block.offsets)
             if "bias" in bands:
                 bands["bias"].spread(scores, None, of_axis)
-        self._add_terms_of_no_axis(scores, keys)
+        self._add_axisless_terms(scores, keys)
         if mask is not None:
             added = mask.added()
             if added is not None:  # in base 2 the lowest number of the dtype would become -inf, which hides
@@ -225,7 +226,7 @@ class QueryTile:
                 scores[:, :, columns].masked_fill_(hidden, -torch.inf)
         return scores
 
-    def _add_terms_of_no_axis(self, scores: Float[Tensor, "H n m"], keys: slice) -> None:
+    def _add_axisless_terms(self, scores: Float[Tensor, "H n m"], keys: slice) -> None:
         """S' = softcap * tanh(S / softcap) + a_j - c_i. The tanh stays in the buffer "capped"."""
         call, heads = self.group.call, self.group.heads
         if call.problem.softcap is not None:

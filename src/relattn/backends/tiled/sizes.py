@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from relattn.score.problem import Problem
+from relattn.equation.problem import Problem
 
 QUERIES = 128
 KEYS = 2048

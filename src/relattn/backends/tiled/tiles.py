@@ -9,12 +9,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from relattn.backends.tiled.sizes import TileSizes
-from relattn.score.boxes import units
-from relattn.score.digits import Digits
-from relattn.score.mask import all_of
-from relattn.score.position import Position
-from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.equation.mask import all_of
+from relattn.equation.problem import Problem
+from relattn.positions.boxes import units
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
+from relattn.positions.positions import Positions
 
 
 class Heads(NamedTuple):
@@ -69,9 +69,9 @@ def _on_border(places: list[Position], first: int, stop: int, most: int) -> int:
     """
     best = 1, stop
     for place in places:
-        if not isinstance(place, Digits):
+        if not isinstance(place, GridPositions):
             continue
-        behind = place.leading - place.first
+        behind = place.prefix_tokens - place.first
         for unit in units(place) or ():
             border = (stop - behind) // unit * unit + behind
             if border < stop and border + unit - first <= most:
@@ -84,7 +84,8 @@ def _on_border(places: list[Position], first: int, stop: int, most: int) -> int:
 def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int]:
     """The first key that any of `queries` might see, and the key after the last. The rest is never computed.
 
-    Limits on runs are arithmetic. Listed positions, segments and the key mask are read, one number per key.
+    Limits on contiguous positions are arithmetic. Explicit positions, segments and the key mask are read, one number
+    per key.
     """
     first, end = _within_limits(problem.sequence().positions, queries)
     candidates = _candidates(problem, batch, queries, slice(first, end)) if first < end else None
@@ -105,12 +106,12 @@ def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
 
 def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bool[Tensor, "n"] | None:
     """False for keys that none of the queries can see; None where this is not known for any key."""
-    listed = problem.sequence().positions.known_origin is None
-    if not listed and problem.mask.keeps_all():
+    explicit = problem.sequence().positions.known_origin is None
+    if not explicit and problem.mask.keeps_all():
         return None
     tile = problem.mask.tile(batch, slice(0, 1), queries, keys)
     conditions = []
-    if listed:
+    if explicit:
         query, key = tile.positions.query_positions(), tile.positions.key_positions()
         if tile.positions.lowest is not None:
             conditions.append(key >= query.min() + tile.positions.lowest)

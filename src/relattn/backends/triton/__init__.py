@@ -6,11 +6,11 @@ import math
 
 from torch import Tensor
 
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.backends.triton.host.operator import gradients, part, run
 from relattn.backends.triton.host.reasons import reasons_of
-from relattn.score.problem import Problem
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 
 
 class TritonBackend:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from relattn.arguments import check_choice
+from relattn.checks.values import check_choice
 
 if TYPE_CHECKING:
     from relattn.bench.studies.study import Study

@@ -19,7 +19,7 @@ import torch
 
 import relattn
 from relattn.bench.studies.study import Figures, Study, table
-from relattn.catalogue import CATALOGUE, Layer
+from relattn.encodings.catalogue import CATALOGUE, Layer
 
 BATCH, HEADS, WIDTH, LONGEST = 1, 8, 64, 512
 LENGTHS = (64, 16)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relattn.bench.studies.study import Figures, Study, figures_of, shown, table
 from relattn.bench.timing import interleaved
-from relattn.catalogue import CATALOGUE, Layer
+from relattn.encodings.catalogue import CATALOGUE, Layer
 from relattn.nn import KVCache, RelativeMultiheadAttention
 
 HEADS, WIDTH, HELD, ROOM = 8, 64, 8191, 64

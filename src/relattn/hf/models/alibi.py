@@ -17,13 +17,13 @@ from transformers.models.falcon.modeling_falcon import (
 )
 from transformers.models.mpt.modeling_mpt import MptAttention, MptBlock
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import add_to_scores, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole_model import WholeModel
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class RelattnBloomAttention(Replacement, BloomAttention):
@@ -167,7 +167,7 @@ class RelattnMptAttention(Replacement, MptAttention):
             structure, terms = add_to_scores(structure, position_bias[None, :, :, -key.shape[2] :]), None
         else:
             structure = as_structure(attention_mask, True, key.shape[2] - query.shape[2])
-            terms = ScoreTerms(bias=OffsetTable(position_bias[:, 0], 1 - position_bias.shape[2], "refuse"))
+            terms = ScoreTerms(bias=OffsetTable(position_bias[:, 0], 1 - position_bias.shape[2], "error"))
         dropout = self.attn_dropout_p if self.training else 0.0
         output, weights = attend(
             self, query, key, value, structure, terms, self.softmax_scale, dropout, self.relattn_with_weights

@@ -168,7 +168,7 @@ def _attend(
     if isinstance(mask, GridMask):
         structure = mask.structure
         if mask.table is not None:
-            structure = on_grid(structure, mask.sizes, leading=1)
+            structure = on_grid(structure, mask.sizes, prefix_tokens=1)
             terms = grid_terms(mask.table, mask.sizes)
     else:
         structure = as_structure(mask, False, 0)

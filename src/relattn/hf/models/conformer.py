@@ -14,14 +14,14 @@ from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import (
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.called import rows_of
 from relattn.hf.chunks import Chunks, placed
 from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class _ConformerAttention(Replacement):
@@ -79,7 +79,7 @@ def transformer_xl_terms(
     return ScoreTerms(
         query=query + content_bias.unsqueeze(1),
         relative_query=query + position_bias.unsqueeze(1),
-        relative_keys=OffsetTable(rows, -(rows.shape[1] // 2), "refuse"),
+        relative_keys=OffsetTable(rows, -(rows.shape[1] // 2), "error"),
     )
 
 

@@ -10,14 +10,14 @@ from transformers.models.deberta import modeling_deberta as v1
 from transformers.models.deberta_v2 import modeling_deberta_v2 as v2
 
 from relattn.encodings.disentangled import disentangled_table
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.score.position import Run
-from relattn.score.positions import Positions
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 
 
 class DisentangledEncoder(Replacement):
@@ -79,7 +79,9 @@ class _Attention(Replacement):
         query, key, value = self.projected(hidden_states, query_states)
         relative_keys = relative_queries = None
         if self.relative_attention and rel_embeddings is not None:
-            positions = Positions(Run(0), Run(0), query.shape[2], key.shape[2], query.device)
+            positions = Positions(
+                ContiguousPositions(0), ContiguousPositions(0), query.shape[2], key.shape[2], query.device
+            )
             relative_keys, relative_queries = self.tables(self.pos_dropout(rel_embeddings), positions)
         terms = ScoreTerms(relative_keys=relative_keys, relative_queries=relative_queries)
         if isinstance(attention_mask, Tensor):  # from an encoder that is not patched: any number but 0 attends

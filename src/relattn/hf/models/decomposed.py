@@ -13,13 +13,13 @@ from transformers.models.sam_hq.modeling_sam_hq import SamHQVisionAttention, Sam
 from transformers.models.seggpt.modeling_seggpt import SegGptAttention
 from transformers.models.vitdet.modeling_vitdet import VitDetAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.grids import on_grid
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.output_recording import is_recording
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class SamAttention(Replacement):
@@ -108,7 +108,7 @@ def _attend(
     terms, structure = None, MaskStructure()
     if relative:
         y, x = (
-            ScoreTerms(relative_keys=OffsetTable(_rows(rows, size) / module.scale, 1 - size, "refuse")).on(axis)
+            ScoreTerms(relative_keys=OffsetTable(_rows(rows, size) / module.scale, 1 - size, "error")).on(axis)
             for axis, rows, size in (("y", module.rel_pos_h, height), ("x", module.rel_pos_w, width))
         )
         terms, structure = y + x, on_grid(structure, (height, width))

@@ -14,13 +14,13 @@ from transformers.models.funnel.modeling_funnel import (
     FunnelRelMultiheadAttention,
 )
 
+from relattn.equation.tables import OffsetTable, wide
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.digits import Digits
-from relattn.score.table import OffsetTable, wide
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions
 
 KINDS = 3
 """The segments 0, 1 and 2; 2, the class token's, counts as each of them."""
@@ -136,22 +136,22 @@ def _terms(
 
     With separate_cls the class token stands on neither axis.
     """
-    leading, queries, step = int(module.config.separate_cls), query.shape[2], 1 + places.queries_pooled
+    prefix_tokens, queries, step = int(module.config.separate_cls), query.shape[2], 1 + places.queries_pooled
     u, v, s = (bias.unsqueeze(1) for bias in (module.r_w_bias, module.r_r_bias, module.r_s_bias))
-    first, last = -step * max(queries - 1 - leading, 0), max(keys - 1 - leading, 0)
+    first, last = -step * max(queries - 1 - prefix_tokens, 0), max(keys - 1 - prefix_tokens, 0)
     offsets = torch.arange(first, last + 1, device=query.device)
     sinusoids = places.sinusoids[places.sinusoids.shape[0] // 2 - places.stride * offsets]
     rows = torch.einsum("rm,mnd->nrd", sinusoids.to(module.r_kernel.dtype), module.r_kernel)
-    place = ScoreTerms(relative_query=query + v, relative_keys=OffsetTable(rows, first, "refuse"))
+    place = ScoreTerms(relative_query=query + v, relative_keys=OffsetTable(rows, first, "error"))
     terms = ScoreTerms(query=query + u) + place.on("place")
-    query_position: dict[str, Any] = {"place": Digits(((step, 1, queries),), leading=leading)}
-    key_position: dict[str, Any] = {"place": Digits(((1, 1, keys),), leading=leading)}
+    query_position: dict[str, Any] = {"place": GridPositions(((step, 1, queries),), prefix_tokens=prefix_tokens)}
+    key_position: dict[str, Any] = {"place": GridPositions(((1, 1, keys),), prefix_tokens=prefix_tokens)}
     if places.query_kinds is not None and places.key_kinds is not None:
         both = torch.einsum("bnld,snd->bnls", query + s, module.seg_embed)
-        stands = torch.arange(queries, device=query.device) >= leading
+        stands = torch.arange(queries, device=query.device) >= prefix_tokens
         terms += ScoreTerms(relative_query=both * stands.unsqueeze(1), relative_keys=_by_kinds(both)).on("segment")
         kinds = places.key_kinds.clone()
-        kinds[:, :leading] = KINDS
+        kinds[:, :prefix_tokens] = KINDS
         query_position["segment"], key_position["segment"] = -(KINDS + 1) * places.query_kinds, kinds
     return terms, MaskStructure(query_position=query_position, key_position=key_position)
 
@@ -159,7 +159,7 @@ def _terms(
 def _by_kinds(like: Tensor) -> OffsetTable:
     """The row for a query of kind a and a key of kind b at the offset 4 a + b: (1, 0) different, (0, 1) equal.
 
-    A key that stands nowhere has the kind 3, which adds nothing.
+    A key that stands off the grid has the kind 3, which adds nothing.
     """
     rows = [
         [float(b < KINDS and not equal), float(b < KINDS and equal)]

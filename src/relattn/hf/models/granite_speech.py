@@ -12,11 +12,11 @@ from transformers.models.granite_speech.modeling_granite_speech import GraniteSp
 from transformers.models.granite_speech5.modeling_granite_speech5 import GraniteSpeech5EncoderAttention
 from transformers.models.granite_speech_plus.modeling_granite_speech_plus import GraniteSpeechPlusConformerAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class _ConformerAttention(Replacement):
@@ -90,7 +90,7 @@ def _in_blocks(
     query, key, value = (features.transpose(1, 2) for features in folded)
     key_mask = None if mask is None else F.pad(mask, (0, lacking)).reshape(-1, size)
     by_offset = torch.cat([rows[1:, 0].flip(0), rows[0]])  # the first key, seen from the last query on; then the others
-    terms = ScoreTerms(relative_keys=OffsetTable(embedding(by_offset).unsqueeze(0), 1 - size, "refuse"))
+    terms = ScoreTerms(relative_keys=OffsetTable(embedding(by_offset).unsqueeze(0), 1 - size, "error"))
     output, _ = attend(module, query, key, value, MaskStructure(key_mask=key_mask), terms, scale, dropout, False)
     return output.flatten(2).reshape(batch, length + lacking, -1)[:, :length]
 

@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.models.inkling.modeling_inkling import InklingAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.names import CACHE
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class RelattnInklingAttention(Replacement, InklingAttention):

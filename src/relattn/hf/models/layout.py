@@ -14,14 +14,14 @@ from transformers.models.layoutlmv2.modeling_layoutlmv2 import LayoutLMv2Encoder
 from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
 
 from relattn.encodings.t5 import bias_table
+from relattn.equation.tables import wide
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.called import columns_of
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.output_recording import is_recording
 from relattn.hf.replacement import Replacement
-from relattn.score.positions import SEQUENCE, Span
-from relattn.score.table import wide
-from relattn.score.terms import ScoreTerms
+from relattn.positions.positions import SEQUENCE, Span
 
 
 @dataclass

@@ -12,14 +12,14 @@ from torch import Tensor
 from transformers.models.levit.modeling_levit import LevitAttention, LevitAttentionSubsample
 
 from relattn.encodings.grid import YX
+from relattn.equation.tables import OffsetTable, gather_rows
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.grids import places
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.digits import Digits
-from relattn.score.table import OffsetTable, gather_rows
-from relattn.score.terms import ScoreTerms
+from relattn.positions.grid import GridPositions
 
 LEAST = 65
 """From this many keys on modules are changed. Time of the replacement / the original, forward and training step, one
@@ -80,10 +80,10 @@ class RelattnLevitAttentionSubsample(_DistanceAttention, LevitAttentionSubsample
 
 
 @lru_cache(maxsize=16)
-def _strided(side: int, stride: int) -> dict[str, Digits]:
+def _strided(side: int, stride: int) -> dict[str, GridPositions]:
     """A square grid of every stride-th row and column."""
     y, x = YX
-    return {y: Digits(((stride, side, side),)), x: Digits(((stride, 1, side),))}
+    return {y: GridPositions(((stride, side, side),)), x: GridPositions(((stride, 1, side),))}
 
 
 def _terms(biases: Float[Tensor, "H side*side"], side: int, reach: int) -> ScoreTerms:
@@ -91,7 +91,7 @@ def _terms(biases: Float[Tensor, "H side*side"], side: int, reach: int) -> Score
     distances = torch.arange(-reach, side, device=biases.device).abs()
     rows = gather_rows(biases, (distances.unsqueeze(1) * side + distances).flatten())
     first = -reach * (distances.shape[0] + 1)
-    return ScoreTerms(bias=OffsetTable(rows, first, "refuse")).on(*YX)
+    return ScoreTerms(bias=OffsetTable(rows, first, "error")).on(*YX)
 
 
 REPLACEMENTS = {LevitAttention: RelattnLevitAttention, LevitAttentionSubsample: RelattnLevitAttentionSubsample}

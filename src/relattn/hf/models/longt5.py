@@ -16,12 +16,12 @@ from transformers.models.longt5.modeling_longt5 import (
     _make_global_fixed_block_ids,
 )
 
+from relattn.equation.tables import wide
 from relattn.hf.interface import attend
 from relattn.hf.joint import Keys, attend_jointly
 from relattn.hf.masks import MaskStructure
 from relattn.hf.models.t5 import SharedBias, bucket_terms, buckets_of, heads
 from relattn.hf.replacement import Replacement
-from relattn.score.table import wide
 
 
 class RelattnLongT5Attention(SharedBias, LongT5Attention):

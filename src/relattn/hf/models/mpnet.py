@@ -9,14 +9,14 @@ from torch import Tensor
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
 
 from relattn.encodings.t5 import bias_table
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.called import rows_of
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.score.positions import Span
-from relattn.score.terms import ScoreTerms
+from relattn.positions.positions import Span
 
 BUCKETS, FURTHEST = 32, 128
 """MPNet's rule, for every configuration: the number of buckets, and the distance at which the last one begins."""

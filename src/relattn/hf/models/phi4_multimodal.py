@@ -15,14 +15,14 @@ from transformers.models.phi4_multimodal.modeling_phi4_multimodal import (
     Phi4MultimodalAudioRelativeAttentionBias,
 )
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.called import rows_of
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole_model import WholeModel
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 PIECE = 500
 """Longer speech is cut into pieces of this many frames, which do not see each other."""
@@ -49,7 +49,7 @@ class RelattnPhi4MultimodalAudioRelativeAttentionBias(Replacement, Phi4Multimoda
         if not self.symmetric:
             return OffsetTable(rows_of(self.bias_values, self.num_buckets, x.device).t(), -furthest, "clamp")
         distances = torch.arange(1 - furthest, furthest, device=x.device).abs()
-        return OffsetTable(self.bias_values(distances).t(), 1 - furthest, "refuse")
+        return OffsetTable(self.bias_values(distances).t(), 1 - furthest, "error")
 
 
 class RelattnPhi4MultimodalAudioAttention(Replacement, Phi4MultimodalAudioAttention):

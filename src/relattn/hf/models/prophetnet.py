@@ -20,15 +20,15 @@ from transformers.models.prophetnet.modeling_prophetnet import (
     ProphetNetNgramSelfAttention,
 )
 
+from relattn.api import attention_weights, relative_attention
 from relattn.encodings.t5 import buckets
-from relattn.functional import attention_weights, relative_attention
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.caches import KeysAndValues, cached
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class RelattnProphetNetAttention(Replacement, ProphetNetAttention):

@@ -12,14 +12,14 @@ from transformers.models.speecht5.modeling_speecht5 import (
     SpeechT5RelativePositionalEncoding,
 )
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.caches import KeysAndValues, cached
 from relattn.hf.called import rows_of
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class RelattnSpeechT5RelativePositionalEncoding(Replacement, SpeechT5RelativePositionalEncoding):

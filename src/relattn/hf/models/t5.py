@@ -11,13 +11,13 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.models.umt5.modeling_umt5 import UMT5Attention
 
 from relattn.encodings.t5 import bias_table
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.caches import cached
 from relattn.hf.called import rows_of
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.score.positions import Span
-from relattn.score.terms import ScoreTerms
+from relattn.positions.positions import Span
 
 
 class _Projected(Replacement):

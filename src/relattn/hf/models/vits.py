@@ -6,12 +6,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.models.vits.modeling_vits import VitsAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 
 class RelattnVitsAttention(Replacement, VitsAttention):

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 
 from relattn.encodings.t5 import buckets
+from relattn.equation.tables import OffsetTable, wide
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.table import OffsetTable, wide
-from relattn.score.terms import ScoreTerms
 
 
 class RelattnWavLMAttention(Replacement, WavLMAttention):

@@ -11,14 +11,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetModelOutput, XLNetRelativeAttention
 
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import attend
 from relattn.hf.joint import Keys, attend_jointly
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole_model import WholeModel
-from relattn.score.table import OffsetTable
-from relattn.score.terms import ScoreTerms
 
 Segments = tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]]
 """The segments of queries and keys."""

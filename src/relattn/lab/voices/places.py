@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from relattn import Digits
+from relattn import GridPositions
 from relattn.lab.voices.pieces import VOICES
 from relattn.lab.voices.vocabulary import Vocabulary
 
@@ -16,7 +16,7 @@ FAR = 1000
 
 def places_of(
     tokens: Int64[Tensor, "B L"], seen: int, numbers: Int64[Tensor, "B L"] | None = None
-) -> dict[str, Digits | Tensor]:
+) -> dict[str, GridPositions | Tensor]:
     """The place of each token on both axes, as `query_position` takes it.
 
     time: the step of the window that the token belongs to. Token 0 of a window stands before its first step, at -1;
@@ -29,7 +29,7 @@ def places_of(
     """
     first = len(VOICES) - 1
     if numbers is None:
-        time = Digits(((1, len(VOICES), 2**40),), start=-1, first=first + seen)
+        time = GridPositions(((1, len(VOICES), 2**40),), start=-1, first=first + seen)
     else:
         time = (numbers + first) // len(VOICES) - 1
     return {"time": time, "pitch": torch.where(tokens > Vocabulary.silence, tokens, FAR * (2 + tokens))}

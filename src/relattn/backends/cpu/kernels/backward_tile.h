@@ -142,7 +142,7 @@ struct BackwardTiles {
       weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       // da += dS'^T 1, dM += dS', then dS = dS' * (1 - tanh^2)
-      go_below_the_cap(head, i, a, real, j0, from, stop, s);
+      softcap_backward(head, i, a, real, j0, from, stop, s);
       if (call.takes_pairs()) {
         round_rows(differences, step, ROWS, from, to, s.pairs.rows);
         s.pairs.pair_group(differences, weights, a);
@@ -213,7 +213,7 @@ struct BackwardTiles {
     const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
     const bool is_listed = call.sequence.lists.present();
-    Index next = NEVER;
+    Index next = UNLIMITED;
     Start start = {nullptr, 0};
     // r RK^T + k RQ^T + b along the band, where S begins
     if (!is_listed)
@@ -230,7 +230,7 @@ struct BackwardTiles {
     const Table& table = head.sequence().relative_values;
     if (table.rows && !is_listed) {
       const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
-      next = NEVER;
+      next = UNLIMITED;
       values = strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.carried,
                           next);
     }
@@ -371,8 +371,9 @@ struct BackwardTiles {
   // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale; then it comes last.
   void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
     for (Index c = 0; c < columns; c += NN_ROWS) {
-      const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
-      const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
+      const Index first = call.highest == -UNLIMITED ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
+      const Index end =
+          call.lowest == UNLIMITED ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
       if (call.takes_pairs()) {
         const Index m = first / 2, pairs = (end + 1) / 2 - m;
         multiply_nn(s.pairs.differences.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width, pairs,
@@ -449,7 +450,7 @@ struct BackwardTiles {
   }
 
   // dmask_ij += dS'_ij and da_j += dS'_ij, for the rows i .. i + real - 1. Then dS' becomes dS.
-  void go_below_the_cap(const Head& head, Index i, Index a, Index real, Index j0, Index from, Index stop,
+  void softcap_backward(const Head& head, Index i, Index a, Index real, Index j0, Index from, Index stop,
                         const Scratch& s) const {
     float* differences = s.differences + a * step;
     if (call.mask_gradient) {

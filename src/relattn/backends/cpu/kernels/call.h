@@ -12,8 +12,8 @@
 
 namespace RELATTN_SET {
 
-constexpr Index NEVER = INT64_MIN / 4;  // a limit beyond every offset; -NEVER on the other side
-constexpr Index MOST_AXES = 8;          // the sequence among them
+constexpr Index UNLIMITED = INT64_MIN / 4;  // a limit beyond every offset; -UNLIMITED on the other side
+constexpr Index MOST_AXES = 8;              // the sequence among them
 
 // A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in numbers.
 struct Rows {
@@ -53,19 +53,19 @@ struct Reach {
 };
 
 // The positions of queries and keys: [B, Lq] and [B, Lk], with a step of 0 where the batch shares them. They are null
-// on a sequence of two runs, and present on every other axis.
+// on a sequence of contiguous positions, and present on every other axis.
 struct Lists {
   const Index *query, *key;
   Index query_batch, key_batch;
   Index lowest, highest;  // limits of key position - query position; then the call itself has none
 
   bool present() const { return query; }
-  bool limited() const { return present() && (lowest != NEVER || highest != -NEVER); }
+  bool limited() const { return present() && (lowest != UNLIMITED || highest != -UNLIMITED); }
   const Index* queries(Index b) const { return query + b * query_batch; }
   const Index* keys(Index b) const { return key + b * key_batch; }
   Reach reach(Index position) const {
-    return {lowest == NEVER ? INT64_MIN : wrapped_sum(position, lowest),
-            highest == -NEVER ? INT64_MAX : wrapped_sum(position, highest)};
+    return {lowest == UNLIMITED ? INT64_MIN : wrapped_sum(position, lowest),
+            highest == -UNLIMITED ? INT64_MAX : wrapped_sum(position, highest)};
   }
 };
 
@@ -138,17 +138,17 @@ struct Call {
 
   // The keys that any of the queries i .. i + rows - 1 sees by its offset: first and end.
   Index first_key(Index i) const {
-    return lowest == NEVER ? 0 : std::min(std::max(lowest - origin + i, Index(0)), keys);
+    return lowest == UNLIMITED ? 0 : std::min(std::max(lowest - origin + i, Index(0)), keys);
   }
   Index end_key(Index i, Index rows) const {
-    if (highest == -NEVER) return keys;
+    if (highest == -UNLIMITED) return keys;
     return std::min(std::max(highest - origin + i + rows, Index(0)), keys);
   }
 
   // The queries that see any of the keys j .. j + columns - 1 by its offset: first and end.
-  Index first_query(Index j) const { return highest == -NEVER ? 0 : std::max(j + origin - highest, Index(0)); }
+  Index first_query(Index j) const { return highest == -UNLIMITED ? 0 : std::max(j + origin - highest, Index(0)); }
   Index end_query(Index j, Index columns) const {
-    return lowest == NEVER ? queries : std::min(j + columns + origin - lowest, queries);
+    return lowest == UNLIMITED ? queries : std::min(j + columns + origin - lowest, queries);
   }
 
   // Whether products are products of pairs: for queries, keys and values; and for an axis' table.

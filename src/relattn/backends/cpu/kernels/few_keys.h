@@ -101,7 +101,7 @@ struct FewKeys {
   const Element* key(Index j) const { return call.key.elements<Element>(b, key_head, j); }
   const Element* value(Index j) const { return call.value.elements<Element>(b, key_head, j); }
 
-  // The keys of from .. to - 1 that row r sees by their offset; for listed positions, from the first to the last.
+  // The keys of from .. to - 1 that row r sees by their offset; for explicit positions, from the first to the last.
   KeyRange visible_keys(Index r, Index from, Index to) const {
     const Lists& lists = call.sequence.lists;
     if (lists.limited()) {

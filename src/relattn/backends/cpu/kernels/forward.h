@@ -63,7 +63,7 @@ struct Forward {
     std::memset(output, 0, rows * value_width * sizeof(float));
     for (Index a = 0; a < rows; a++) maximum[a] = -INFINITY, total[a] = 0.0f;
     Index next[MOST_GROUPS];
-    std::fill(next, next + groups, NEVER);
+    std::fill(next, next + groups, UNLIMITED);
 
     const bool looks_up = call.first_listed() < call.axes();  // then blocks lie as those of the backward pass
     const Index grain = looks_up ? key_block : PANEL, end = call.end_key(i0, count);

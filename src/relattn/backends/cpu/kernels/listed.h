@@ -1,4 +1,4 @@
-// A tile with listed positions. Every pair has its own d = key position - query position, so the pairs of a diagonal
+// A tile with explicit positions. Every pair has its own d = key position - query position, so the pairs of a diagonal
 // need not share a row of a table. Where a tile crosses a limit, the limit is checked pair by pair.
 #pragma once
 #include "lookup.h"
@@ -57,7 +57,7 @@ class ListedSight {
   const Index *queries, *keys;  // of the batch element
 };
 
-// What an axis of listed positions adds to a group of queries and a block of keys.
+// What an axis of explicit positions adds to a group of queries and a block of keys.
 class ListedAxis {
  public:
   // most: the keys or queries that a group takes at a time.

@@ -1,4 +1,4 @@
-// All axes of a call with listed positions, together: what they add to the scores and the values of a tile.
+// All axes of a call with explicit positions, together: what they add to the scores and the values of a tile.
 #pragma once
 #include <type_traits>
 

@@ -1,4 +1,4 @@
-// The row of a table that each pair looks up where positions are listed. There are two ways between rows and pairs:
+// The row of a table that each pair looks up where positions are explicit. There are two ways between rows and pairs:
 // products with rows are spread over pairs, and the numbers of pairs are collected by row.
 // A group is a few rows and some columns of pairs: queries and keys, or keys and queries. The rows of the table that
 // its pairs look up are multiplied as a strip. A pair reads its column of the strip: by a gather, or by a copy where

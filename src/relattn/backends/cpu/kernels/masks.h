@@ -1,4 +1,4 @@
-// Changes to complete scores: the cap, the key bias, masks that are tensors, and limits on listed positions.
+// Changes to complete scores: the cap, the key bias, masks that are tensors, and limits on explicit positions.
 #pragma once
 #include "elements.h"
 

@@ -167,8 +167,8 @@ struct OffsetLimits {
   Index begin, end, keys;
 
   static OffsetLimits of(const Call& call, Index i) {
-    return {call.lowest == NEVER ? NEVER : call.lowest - call.origin + i,
-            call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1, call.keys};
+    return {call.lowest == UNLIMITED ? UNLIMITED : call.lowest - call.origin + i,
+            call.highest == -UNLIMITED ? -UNLIMITED : call.highest - call.origin + i + 1, call.keys};
   }
   bool whole_panel(Index j) const { return j + PANEL <= std::min(keys, end) && j >= begin + ROWS - 1; }
 
@@ -179,8 +179,8 @@ struct OffsetLimits {
 #pragma clang loop unroll(full)
 #endif
     for (int r = 0; r < R; r++) {
-      const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
-      const Index last = std::min(keys, end == -NEVER ? end : end + r) - j;
+      const Index first = std::max(begin == UNLIMITED ? 0 : begin + r - j, Index(0));
+      const Index last = std::min(keys, end == -UNLIMITED ? end : end + r) - j;
       const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
       const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
 #if defined(__clang__)

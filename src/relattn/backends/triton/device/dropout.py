@@ -1,4 +1,4 @@
-"""Dropout in the kernels: which pairs are kept. The numbers are those of `relattn.backends.philox`.
+"""Dropout in the kernels: which pairs are kept. The numbers are those of `relattn.equation.philox`.
 
 One call of Philox makes four words, those of the queries 4 g .. 4 g + 3 and one key. Along tiles each call is made
 once: for a quarter of the rows. Four bits say which of its words keep their pairs, and each row reads its own bit.
@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.backends import philox
 from relattn.backends.triton.host.call import Call
+from relattn.equation import philox
 
 ROUNDS: tl.constexpr = tl.constexpr(philox.ROUNDS)
 A, C = (tl.constexpr(number) for number in philox.MULTIPLIERS)

@@ -1,6 +1,6 @@
 """Where the tokens of one side stand on an axis: their positions, read from a list or computed from digits.
 
-p(n)  =  list[n]        or        start + sum_m step_m * ((n - leading + first_m) // repeat_m  mod  length_m)
+p(n)  =  list[n]        or        start + sum_m step_m * ((n - prefix_tokens + first_m) // repeat_m  mod  length_m)
 
 Rows, columns and frames of a grid are digits. No list is written for them on an axis beside the sequence.
 """
@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.score.digits import Digits
-from relattn.score.position import Position, Run
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.grid import GridPositions
+from relattn.positions.position import Position
 
 
 class Divisor(NamedTuple):
@@ -41,11 +42,11 @@ class Term(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """Digits; the first `leading` tokens stand nowhere. leading: None for 0."""
+    """Digits; the first `prefix_tokens` tokens stand off the grid. prefix_tokens: None for 0."""
 
     start: int
-    leading: int | None
-    nowhere: int
+    prefix_tokens: int | None
+    off_grid: int
     terms: tuple[Term, ...]
 
 
@@ -62,10 +63,10 @@ class Side(NamedTuple):
 def side_of(position: Position, length: int, device: torch.device) -> Side:
     """The positions of `length` tokens. Digits that 32 bits do not count are written as a list."""
     computed = None
-    if isinstance(position, Digits):
+    if isinstance(position, GridPositions):
         computed = _computed(position, length)
-    elif isinstance(position, Run) and not isinstance(position.start, Tensor):
-        computed = _computed(Digits(((1, 1, max(length, 1)),), start=position.start), length)
+    elif isinstance(position, ContiguousPositions) and not isinstance(position.start, Tensor):
+        computed = _computed(GridPositions(((1, 1, max(length, 1)),), start=position.start), length)
     if computed is not None:
         return Side(None, None, computed)
     listed = position.expand(length, device)
@@ -73,12 +74,12 @@ def side_of(position: Position, length: int, device: torch.device) -> Side:
     return Side(listed, 0 if listed.dim() == 1 or listed.shape[0] == 1 else listed.stride(0), None)
 
 
-def _computed(digits: Digits, length: int) -> Computed | None:
+def _computed(digits: GridPositions, length: int) -> Computed | None:
     """None where a number of tokens does not fit into 31 bits. `first` is left as it is if it does: Triton compiles
     anew for numbers of other kinds.
     """
     start, terms = digits.start, []
-    counted = max(length - digits.leading, 1)
+    counted = max(length - digits.prefix_tokens, 1)
     for step, repeat, count in digits.terms:
         first = digits.first
         turns = (first + counted - 1) // repeat
@@ -93,7 +94,7 @@ def _computed(digits: Digits, length: int) -> Computed | None:
         if first + counted >= 2**31:
             return None
         terms.append(Term(step, first, divisor_of(repeat), divisor_of(count if starts_again else None)))
-    return Computed(start, digits.leading or None, digits.nowhere, tuple(terms))
+    return Computed(start, digits.prefix_tokens or None, digits.off_grid, tuple(terms))
 
 
 def divisor_of(size: int | None) -> Divisor | None:
@@ -118,8 +119,8 @@ def positions_of(side, batch, n, count):
 @triton.jit
 def _of_digits(digits, n):
     number = n
-    if digits.leading is not None:
-        number = n - digits.leading
+    if digits.prefix_tokens is not None:
+        number = n - digits.prefix_tokens
     positions = (0 * n).to(tl.int64) + digits.start
     for m in tl.static_range(len(digits.terms)):
         term = digits.terms[m]
@@ -129,8 +130,8 @@ def _of_digits(digits, n):
         if term.length is not None:
             digit -= _quotient(digit, term.length) * tl.cast(term.length.size, tl.uint32)
         positions += digit.to(tl.int64) * term.step
-    if digits.leading is not None:
-        positions = tl.where(number >= 0, positions, digits.nowhere)
+    if digits.prefix_tokens is not None:
+        positions = tl.where(number >= 0, positions, digits.off_grid)
     return positions
 
 

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relattn.backends.problem_operator import Forward
+from relattn.equation.problem import TABLES, Part
 from relattn.errors import UnsupportedError
-from relattn.score.position import Position
-from relattn.score.problem import TABLES, Part
+from relattn.positions.position import Position
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
 OF_PAIRS = ("key_bias", "key_shift", "explicit_mask")  # their last axes are no features

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from relattn.backends.triton.host.call import Call, ListedAxis, Table
-from relattn.score.key_bias import lowered
-from relattn.score.problem import TABLES, Axis, Problem
-from relattn.score.table import OffsetTable
+from relattn.equation.key_bias import lowered
+from relattn.equation.problem import TABLES, Axis, Problem
+from relattn.equation.tables import OffsetTable
 
 
 def call_of(problem: Problem, seed: Tensor | None) -> Call:
@@ -36,8 +36,8 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
     return Call(
         query=problem.query.to(dtype), key=problem.key.to(dtype), value=problem.value.to(dtype), **of_runs,
         key_mask=mask.key_mask, query_segments=segments[0], key_segments=segments[1],
-        explicit_mask=_explicit(mask.explicit), key_bias=key_bias, key_shift=key_shift, seed=seed,
-        part=problem.counted(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
+        explicit_mask=_explicit(mask.pairs), key_bias=key_bias, key_shift=key_shift, seed=seed,
+        part=problem.dropout_origin(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
         in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype),
         for_backward=problem.for_backward, axes=tuple(listed),
     )  # fmt: skip

@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.lowering import call_of
 from relattn.backends.triton.host.padding import of_seeing_rows, with_padding, without_padding
-from relattn.score.problem import Problem
+from relattn.equation.philox import seed_of
+from relattn.equation.problem import Problem
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
@@ -63,7 +63,7 @@ def _tensors_of(problem: Problem) -> dict[str, Tensor]:
     """The tensors that may have a gradient, by name."""
     tensors = {
         "query": problem.query, "key": problem.key, "value": problem.value,
-        "explicit_mask": problem.mask.explicit, "key_bias": problem.key_bias,
+        "explicit_mask": problem.mask.pairs, "key_bias": problem.key_bias,
     }  # fmt: skip
     for n, axis in enumerate(problem.axes):
         tensors[on_axis("relative_query", n)] = axis.relative_query
@@ -82,7 +82,7 @@ run = operator_of("triton", _forward, _backward, reads_starts=False)
 
 def part(problem: Problem) -> Forward:
     """The answers of a part of a call."""
-    return _forward(problem.replaced(for_backward=True), seed_of(problem, problem.query.device))
+    return _forward(problem.replace(for_backward=True), seed_of(problem, problem.query.device))
 
 
 def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from relattn.backends.triton.device.dropout import dropout_of
 from relattn.backends.triton.device.positions import side_of
 from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
 from relattn.backends.triton.host.kernel_args import Band, KernelArgs, Listed, ListedTable, Lists, Mask, Pairs, Rows
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 
 
 def pack(call: Call, wanted: Collection[str] = ()) -> KernelArgs:

@@ -14,25 +14,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.triton.host.call import Call
-from relattn.score.mask import Mask
-from relattn.score.padding import Sight, keys_in_reach, with_zeros
-from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.equation.mask import Mask
+from relattn.equation.visibility import Visibility, keys_in_reach, with_zeros
+from relattn.positions.contiguous import ContiguousPositions
+from relattn.positions.positions import Positions
 
 
 def without_padding(call: Call) -> Call:
     """The call with the keys in reach, with zeros for keys that no query sees and for queries that see no key."""
     call = _within_reach(call, *keys_in_reach(_positions(call)))
-    sight = Sight.of(_mask(call), call.query.shape[0], call.key.shape[1])
-    if sight.keys is None and sight.queries is None:
+    visibility = Visibility.of(_mask(call), call.query.shape[0], call.key.shape[1])
+    if visibility.keys is None and visibility.queries is None:
         return call
     return replace(
         call,
-        query=with_zeros(call.query, sight.queries),
-        relative_query=_seeing(call.relative_query, sight),
-        key=with_zeros(call.key, sight.keys),
-        value=with_zeros(call.value, sight.keys),
-        axes=tuple(axis._replace(relative_query=_seeing(axis.relative_query, sight)) for axis in call.axes),
+        query=with_zeros(call.query, visibility.queries),
+        relative_query=_seeing(call.relative_query, visibility),
+        key=with_zeros(call.key, visibility.keys),
+        value=with_zeros(call.value, visibility.keys),
+        axes=tuple(axis._replace(relative_query=_seeing(axis.relative_query, visibility)) for axis in call.axes),
     )
 
 
@@ -70,12 +70,12 @@ def _positions(call: Call) -> Positions:
     if sequence is not None:
         sides, limits = (sequence.queries, sequence.keys), (sequence.lowest, sequence.highest)
     else:
-        sides, limits = (Run(0), Run(call.offset)), (call.lowest, call.highest)
+        sides, limits = (ContiguousPositions(0), ContiguousPositions(call.offset)), (call.lowest, call.highest)
     return Positions(*sides, *lengths, call.query.device, *limits)
 
 
-def _seeing(relative_query: Tensor | None, sight: Sight) -> Tensor | None:
-    return None if relative_query is None else with_zeros(relative_query, sight.queries)
+def _seeing(relative_query: Tensor | None, visibility: Visibility) -> Tensor | None:
+    return None if relative_query is None else with_zeros(relative_query, visibility.queries)
 
 
 def _within_reach(call: Call, first: int, end: int) -> Call:

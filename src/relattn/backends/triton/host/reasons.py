@@ -11,9 +11,9 @@ import torch
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.host.call import FARTHEST, WIDEST, farthest_offset, farthest_row
-from relattn.score.certainty import certainly
-from relattn.score.problem import Axis, Problem
-from relattn.watched import constant_in_graphs
+from relattn.equation.problem import Axis, Problem
+from relattn.interception import constant_in_graphs
+from relattn.positions.certainty import statically_true
 
 TRIED = ("3.7", "3.8", "3.9")
 """The versions of Triton that the kernels were tried with. 3.6 does not compile them. `ready.py` asks a function of
@@ -50,7 +50,7 @@ def _of_the_call(problem: Problem) -> list[str]:
     if sequence.positions.origin is None and any(
         isinstance(table.first, torch.Tensor) for table in sequence.tables().values()
     ):
-        reasons.append("for listed positions it takes the first offset of a table as an int, not as a tensor")
+        reasons.append("for explicit positions it takes the first offset of a table as an int, not as a tensor")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if tensor.dim() > 2 and "bias" not in name}
     wide = [name for name, width in widths.items() if width > WIDEST]
     if wide:
@@ -59,15 +59,15 @@ def _of_the_call(problem: Problem) -> list[str]:
 
 
 def _of_offsets(sequence: Axis) -> list[str]:
-    """Reasons of offsets that 32 bits do not hold. Listed positions have no such limit."""
+    """Reasons of offsets that 32 bits do not hold. Explicit positions have no such limit."""
     positions, reasons = sequence.positions, []
     if positions.origin is None:
         return reasons
     farthest = farthest_offset(positions.query_length, positions.key_length, positions.origin)
-    if certainly(farthest > FARTHEST):
+    if statically_true(farthest > FARTHEST):
         reasons.append(f"it takes offsets up to {FARTHEST} on the sequence, and those of this call reach {farthest}")
     for name, table in sequence.tables().items():
-        if certainly(farthest_row(table.first, table.values.shape[1]) > FARTHEST):
+        if statically_true(farthest_row(table.first, table.values.shape[1]) > FARTHEST):
             reasons.append(f"it takes tables of offsets up to {FARTHEST}, and {name} begins at offset {table.first}")
     return reasons
 

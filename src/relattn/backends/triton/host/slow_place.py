@@ -6,10 +6,10 @@ import warnings
 from functools import cache
 
 from relattn.backends.triton.host import reasons
+from relattn.equation.problem import Problem
 from relattn.errors import RelattnWarning
-from relattn.score.certainty import certainly
-from relattn.score.problem import Problem
-from relattn.watched import constant_in_graphs
+from relattn.interception import constant_in_graphs
+from relattn.positions.certainty import statically_true
 
 MANY_PAIRS = 2**20
 
@@ -20,7 +20,7 @@ def warn_of_a_slow_place(chosen: str, problem: Problem) -> None:
     chosen: the backend that runs instead. Lengths that a compiled graph leaves open count as long.
     """
     device = problem.query.device
-    if device.type != "cuda" or certainly(problem.num_pairs() < MANY_PAIRS):
+    if device.type != "cuda" or statically_true(problem.num_pairs() < MANY_PAIRS):
         return
     why = reasons.of_the_place(device.type, device.index)
     if why and why == reasons.reasons_of(problem):

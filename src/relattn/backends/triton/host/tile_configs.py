@@ -225,7 +225,7 @@ def _doublings(call: Call) -> int:
 
 
 def _of_lists(kernel: str, call: Call) -> TileConfig:
-    """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
+    """With explicit positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """
     adds_much = kernel == "queries_kernel" and sum(map(_vectors, (call, *call.axes))) > 2

@@ -38,7 +38,7 @@ from relattn.backends.triton.kernels.mask_gradient import memory_of_mask
 from relattn.backends.triton.kernels.ordered_launch import launch_ordered
 from relattn.backends.triton.kernels.queries import queries_kernel
 from relattn.backends.triton.kernels.tables import sums_of_tables, table_gradient, tables_to_sum
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 
 
 def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._fields) -> Gradients:

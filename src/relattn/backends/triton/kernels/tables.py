@@ -20,7 +20,7 @@ from relattn.backends.triton.host.kernel_args import KernelArgs
 from relattn.backends.triton.host.pack import visible_offsets, wanted_tables
 from relattn.backends.triton.host.tile_configs import has_room_for_all_tables
 from relattn.backends.triton.kernels.diagonals import Diagonals, Into, Sums
-from relattn.score.problem import TABLES
+from relattn.equation.problem import TABLES
 
 BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
 

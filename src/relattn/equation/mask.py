@@ -1,0 +1,177 @@
+"""Mask: causality, window, key mask, segments and the mask of pairs as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relattn.positions.certainty import statically_true
+from relattn.positions.positions import Positions
+
+
+class Mask(NamedTuple):
+    """Which pairs may attend, and what a float mask of pairs adds to their scores.
+
+    positions: they carry the limits that causality and window set on the offset.
+    key_mask [B, Lk]: True keeps a key.
+    segments ([B, Lq], [B, Lk]): a pair attends only where both ids are equal.
+    pairs: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk],
+        4-d.
+    """
+
+    positions: Positions
+    key_mask: Bool[Tensor, "B Lk"] | None = None
+    segments: tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]] | None = None
+    pairs: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None = None
+
+    def limits_positions(self) -> bool:
+        """Whether causality or window forbid any pair. With starts given as ints this needs no look at a pair."""
+        return not (self.positions.lowest is None and self.positions.highest is None)
+
+    def keeps_all(self) -> bool:
+        """Whether key mask, segments and the mask of pairs are all absent."""
+        return self.key_mask is None and self.segments is None and self.pairs is None
+
+    def hidden(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
+        """True where a pair may not attend; None where every pair may."""
+        kept, beyond = self.kept(), self.beyond_limits()
+        if kept is None:
+            return beyond
+        return ~kept if beyond is None else beyond | ~kept
+
+    def kept(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
+        """True where key mask, segments and the mask of pairs let a pair attend; None where none of them is given."""
+        parts = []
+        if self.key_mask is not None:
+            parts.append(self.key_mask[:, None, None, :])
+        if self.segments is not None:
+            query_ids, key_ids = self.segments
+            parts.append((query_ids.unsqueeze(-1) == key_ids.unsqueeze(-2)).unsqueeze(1))
+        if self.pairs is not None:
+            parts.append(self.pairs if self.pairs.dtype == torch.bool else self.pairs != -torch.inf)
+        return all_of(parts)
+
+    def tile(self, batch: int, heads: slice, queries: slice, keys: slice) -> Mask:
+        """The mask of a tile: of these queries and keys under these query heads of one batch element."""
+        pairs = None if self.pairs is None else tile_of(self.pairs, batch, heads, queries, keys)
+        return Mask(
+            positions=self.positions.part(queries, keys, batch),
+            key_mask=None if self.key_mask is None else self.key_mask[batch : batch + 1, keys],
+            segments=None
+            if self.segments is None
+            else (self.segments[0][batch : batch + 1, queries], self.segments[1][batch : batch + 1, keys]),
+            pairs=pairs,
+        )
+
+    def part(self, queries: slice, keys: slice) -> Mask:
+        """The mask of some of the queries and keys, under every head of every batch element."""
+        return Mask(
+            positions=self.positions.part(queries, keys),
+            key_mask=None if self.key_mask is None else self.key_mask[:, keys],
+            segments=None if self.segments is None else (self.segments[0][:, queries], self.segments[1][:, keys]),
+            pairs=None if self.pairs is None else _of_pairs(self.pairs, slice(None), slice(None), queries, keys),
+        )
+
+    def may_leave_nothing(self) -> bool:
+        """Whether a query might have no key left to attend to. Only lengths and starts are used."""
+        positions = self.positions
+        if self._meets_itself():
+            return False
+        if positions.key_length == 0 or not self.keeps_all():
+            return True
+        first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
+        if lowest is None and highest is None:
+            return False
+        if first_with_first is None:
+            return True
+        # The first key must not lie ahead of the first query, and the last key not too far behind the last query.
+        last_with_last = first_with_first + positions.key_length - positions.query_length
+        near = highest is None or statically_true(first_with_first <= highest)
+        return not (near and (lowest is None or statically_true(last_with_last >= lowest)))
+
+    def may_leave_keys_unseen(self) -> bool:
+        """Whether there might be a key that no query sees. Only lengths and starts are used."""
+        positions = self.positions
+        if self._meets_itself():
+            return False
+        if not self.keeps_all():
+            return True
+        first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
+        if lowest is None and highest is None:
+            return False
+        if first_with_first is None:
+            return True
+        # The last key must not lie ahead of the last query, and the first key not too far behind the first query.
+        last_with_last = first_with_first + positions.key_length - positions.query_length
+        near = highest is None or statically_true(last_with_last <= highest)
+        return not (near and (lowest is None or statically_true(first_with_first >= lowest)))
+
+    def _meets_itself(self) -> bool:
+        """Whether queries and keys have the same segments and positions, and each query sees its own key."""
+        positions, segments = self.positions, self.segments
+        if segments is None or segments[0] is not segments[1] or not statically_true(positions.known_origin == 0):
+            return False
+        if self.key_mask is not None or self.pairs is not None:
+            return False
+        if not statically_true(positions.query_length == positions.key_length):
+            return False
+        lowest, highest = positions.lowest, positions.highest
+        return (lowest is None or statically_true(lowest <= 0)) and (highest is None or statically_true(highest >= 0))
+
+    def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
+        """What a float mask adds to the scores of the pairs that it allows; None without one."""
+        if self.pairs is None or self.pairs.dtype == torch.bool:
+            return None
+        return self.pairs.masked_fill(self.pairs == -torch.inf, 0.0)
+
+    def beyond_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"] | None:
+        """Where key position - query position lies below lowest or above highest; None where it never does."""
+        if not self.limits_positions():
+            return None
+        positions = self.positions
+        lowest, highest, origin = positions.lowest, positions.highest, positions.known_origin
+        if origin is not None:
+            return _beyond_diagonals(positions, origin)
+        query, key = positions.query_positions().unsqueeze(-1), positions.key_positions().unsqueeze(-2)
+        sides = []
+        if highest is not None:
+            sides.append(key > query + highest)
+        if lowest is not None:
+            sides.append(key < query + lowest)
+        beyond = reduce(torch.logical_or, sides)
+        return beyond.unsqueeze(-3) if beyond.dim() == 3 else beyond[None, None]
+
+
+def _beyond_diagonals(positions: Positions, origin: int) -> Bool[Tensor, "1 1 Lq Lk"]:
+    """True above the diagonal of offset `highest`, and below that of `lowest`."""
+    lowest, highest = positions.lowest, positions.highest
+    pairs = torch.ones(1, 1, positions.query_length, positions.key_length, dtype=torch.bool, device=positions.device)
+    if highest is None:
+        assert lowest is not None
+        return pairs.tril_(lowest - origin - 1)
+    if lowest is None:
+        return pairs.triu_(highest - origin + 1)
+    return ~pairs.tril_(highest - origin).triu_(lowest - origin)
+
+
+def tile_of(
+    pairs: Tensor, batch: int, heads: slice, queries: slice, keys: slice
+) -> Float[Tensor, "1 #Hq #Lq #Lk"] | Bool[Tensor, "1 #Hq #Lq #Lk"]:
+    """A view of some of the pairs of one batch element; an axis of size 1 holds for every index."""
+    return _of_pairs(pairs, slice(batch, batch + 1), heads, queries, keys)
+
+
+def _of_pairs(pairs: Tensor, *wanted: slice) -> Float[Tensor, "#B #Hq #Lq #Lk"] | Bool[Tensor, "#B #Hq #Lq #Lk"]:
+    """The wanted part of every axis; an axis of size 1 holds for every index."""
+    return pairs[tuple(slice(None) if size == 1 else part for size, part in zip(pairs.shape, wanted, strict=True))]
+
+
+def all_of(conditions: Iterable[Tensor | None]) -> Tensor | None:
+    """All given conditions together; None where none is given."""
+    given = [condition for condition in conditions if condition is not None]
+    return reduce(torch.logical_and, given) if given else None

@@ -1,0 +1,143 @@
+"""Problem: everything that a backend receives."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.equation.mask import Mask
+from relattn.equation.tables import OffsetTable
+from relattn.positions.positions import Positions
+
+TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
+
+
+class Axis(NamedTuple):
+    """One coordinate: where queries and keys stand on it, and the rows that its offsets add.
+
+    relative_query r [B, Hq, Lq, Dr]: multiplied with the relative keys RK; None means q itself. relative_queries RQ,
+    relative_values RV, bias b: None where the equation lacks the term.
+    """
+
+    positions: Positions
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None = None
+    relative_keys: OffsetTable | None = None
+    relative_queries: OffsetTable | None = None
+    relative_values: OffsetTable | None = None
+    bias: OffsetTable | None = None
+
+    def tables(self) -> dict[str, OffsetTable]:
+        """The offset tables that the axis has, by name."""
+        given = {
+            "relative_keys": self.relative_keys,
+            "relative_queries": self.relative_queries,
+            "relative_values": self.relative_values,
+            "bias": self.bias,
+        }
+        return {name: table for name, table in given.items() if table is not None}
+
+    def replace(self, **changes: Any) -> Axis:
+        """The axis with other fields. torch.compile of torch 2.8 does not trace _replace."""
+        return Axis(**{**{name: getattr(self, name) for name in Axis._fields}, **changes})
+
+
+class Part(NamedTuple):
+    """Where the first query, key and head of a problem stand in a whole call with `heads` query heads.
+
+    Dropout counts pairs in the whole call.
+    """
+
+    query: int
+    key: int
+    head: int
+    heads: int
+
+
+class Problem(NamedTuple):
+    """One call of relative attention, checked and lowered: the equation's symbols under their names in the code.
+
+    query q [B, Hq, Lq, D], key k [B, Hk, Lk, D], value v [B, Hk, Lk, Dv], Hk divides Hq; q and k as the encoding left
+    them.
+    axes: the coordinates, each with its positions and tables. The first is the sequence, which alone decides causality
+        and window.
+    output_dtype: the dtype of the caller's query, in which the output is returned.
+    softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: for
+        `sinks.share`; `call.py` multiplies outputs with it.
+    part: where the problem stands in the whole call; None where it is the whole call. seed: the seed of dropout, where
+        the parts of a call share one, or where a draw is repeated; None where the backend draws it. key_shift: c of
+        `key_bias.lowered`, where the parts of a call share it. for_backward: whether a backward pass follows, for the
+        kernels of an operator, which see no graph.
+    """
+
+    query: Float[Tensor, "B Hq Lq D"]
+    key: Float[Tensor, "B Hk Lk D"]
+    value: Float[Tensor, "B Hk Lk Dv"]
+    axes: tuple[Axis, ...]
+    mask: Mask
+    scale: float
+    output_dtype: torch.dtype
+    dropout_p: float = 0.0
+    return_lse: bool = False
+    softcap: float | None = None
+    key_bias: Float[Tensor, "#B #Hq Lk"] | None = None
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None
+    part: Part | None = None
+    seed: int | None = None
+    key_shift: Float[Tensor, "#B #Hq #Lq"] | None = None
+    for_backward: bool = False
+
+    def replace(self, **changes: Any) -> Problem:
+        """The problem with other fields, as `Axis.replace`."""
+        return Problem(**{**{name: getattr(self, name) for name in Problem._fields}, **changes})
+
+    def sequence(self) -> Axis:
+        """The first axis."""
+        return self.axes[0]
+
+    def has_tables(self) -> bool:
+        """Whether any axis has a table. Without one the offsets add nothing."""
+        return any(table is not None for axis in self.axes for table in axis[2:])
+
+    def asks_for_gradient(self) -> bool:
+        """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
+        if not torch.is_grad_enabled():
+            return False
+        given = [self.query, self.key, self.value, self.mask.pairs, self.key_bias]
+        for axis in self.axes:
+            given += [axis.relative_query, *(table.values for table in axis[2:] if table is not None)]
+        return any(tensor is not None and tensor.requires_grad for tensor in given)
+
+    def score_dtype(self) -> torch.dtype:
+        """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""
+        return torch.float64 if self.output_dtype == torch.float64 else torch.float32
+
+    def axisless_terms(self) -> list[str]:
+        """Which of softcap, key bias and sinks the problem has."""
+        if self.softcap is None and self.key_bias is None and self.sinks is None:
+            return []
+        given = (("softcap", self.softcap), ("key bias", self.key_bias), ("sinks", self.sinks))
+        return [name for name, value in given if value is not None]
+
+    def dropout_origin(self) -> Part:
+        """Where the problem stands in the call in which dropout counts the pairs."""
+        return Part(0, 0, 0, self.query.shape[1]) if self.part is None else self.part
+
+    def with_values(self, lse: Float[Tensor, "B Hq Lq"]) -> Float[Tensor, "B Hq Lq"]:
+        """lse, for which v and RV have the gradient 0, as in a backend that is one operator: they do not change it."""
+        tables = (axis.relative_values for axis in self.axes)
+        for tensor in (self.value, *(table.values for table in tables if table is not None)):
+            if tensor.requires_grad:
+                lse = lse + tensor[..., :0].sum()
+        return lse
+
+    def num_pairs(self) -> int:
+        """The number of pairs of queries and keys, over all heads of the batch."""
+        batch, heads, queries, _ = self.query.shape
+        return batch * heads * queries * self.key.shape[2]
+
+    def num_groups(self) -> int:
+        """The number of query heads that share one key head."""
+        return self.query.shape[1] // self.key.shape[1]
