@@ -179,10 +179,10 @@ docs: install ## the documentation as a site, in site/; a dead link fails
 
 # Goes on with a demo that was interrupted, and shows again one that was finished.
 demo: install ## hear the model that comes with relattn, then train and compare encodings on Bach chorales, then compose
-	$(BIN)/relattn compose --out $(DEMO_OUT)/first
+	$(BIN)/relattn-lab compose --out $(DEMO_OUT)/first
 	@echo
-	$(BIN)/relattn compare --out $(DEMO_OUT)/compare --minutes $(DEMO_MINUTES) --at-least $(if $(wildcard $(DEMO_OUT)/compare/settings.json),--resume)
-	$(BIN)/relattn compose --checkpoint $(DEMO_OUT)/compare/runs/relative-heads-seed0/model --out $(DEMO_OUT)/second
+	$(BIN)/relattn-lab compare --out $(DEMO_OUT)/compare --minutes $(DEMO_MINUTES) --at-least $(if $(wildcard $(DEMO_OUT)/compare/settings.json),--resume)
+	$(BIN)/relattn-lab compose --checkpoint $(DEMO_OUT)/compare/runs/relative-heads-seed0/model --out $(DEMO_OUT)/second
 	@echo
 	@echo 'Done. Open in a browser, a MIDI player and a picture viewer:'
 	@ls $(DEMO_OUT)/first/* $(DEMO_OUT)/compare/report.html $(DEMO_OUT)/second/*

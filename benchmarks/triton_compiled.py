@@ -23,8 +23,8 @@ from relattn import grid
 from relattn.backends.triton import backward, candidates, forward, keys, owned_sums
 from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.inputs import widths_of
+from relattn.cli.machine import versions
 from relattn.score.problem import TABLES
-from relattn.support.machine import versions
 from tests.triton.calls import (
     SHARED_MEMORY,
     WIDTH,

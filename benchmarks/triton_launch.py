@@ -24,8 +24,8 @@ from relattn.backends.triton import sizes
 from relattn.backends.triton.call import Call
 from relattn.bench.studies.study import figures_of, quartiles
 from relattn.bench.timing import Spread
+from relattn.cli.machine import machine, versions
 from relattn.score.problem import TABLES
-from relattn.support.machine import machine, versions
 from tests.triton.calls import BATCH, HEADS, WIDTH, meta_axis, meta_call, numbers
 from tests.triton.compiled import given_at_run_time
 

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 import relattn.keras as rk
-from relattn.lab.voices import TrainingWindows, Vocabulary, evaluation_windows, load_chorales
-from relattn.lab.windows import IGNORED
+from relattn_lab.voices import TrainingWindows, Vocabulary, evaluation_windows, load_chorales
+from relattn_lab.windows import IGNORED
 
 LENGTH, WIDTH, HEADS, LAYERS = 256, 64, 4, 2
 HEAD_SIZE = WIDTH // HEADS

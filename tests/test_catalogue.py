@@ -12,7 +12,7 @@ from relattn.bench.workload import Workload
 from relattn.catalogue import CATALOGUE, Layer, name_of
 from relattn.cli import app as commands
 from relattn.convert import layers
-from relattn.lab import encodings as lab
+from relattn_lab import encodings as lab
 from tests.convert.cases import CASES
 
 CAUSAL, BOTH = (Layer(num_heads=2, head_dim=8, length=100, causal=causal) for causal in (True, False))

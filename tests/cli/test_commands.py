@@ -18,16 +18,16 @@ from typer.testing import CliRunner
 import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli import app as commands
-from relattn.cli import compare as compare_command
 from relattn.cli import console, doctor
 from relattn.compiled.library import Kernels, kernels
-from relattn.lab import compare as lab_compare
-from relattn.lab.checkpoint import load_checkpoint
-from relattn.lab.compose import SHIPPED
-from relattn.lab.encodings import ENCODINGS
-from relattn.lab.evaluate import evaluate
-from relattn.lab.media import MEDIA
-from relattn.lab.settings import Settings
+from relattn_lab import compare as lab_compare
+from relattn_lab.checkpoint import load_checkpoint
+from relattn_lab.cli import compare as compare_command
+from relattn_lab.compose import SHIPPED
+from relattn_lab.encodings import ENCODINGS
+from relattn_lab.evaluate import evaluate
+from relattn_lab.media import MEDIA
+from relattn_lab.settings import Settings
 from tests.lab.small import write_data
 
 SMALL = ["--length", "16", "--width", "16", "--depth", "1", "--heads", "2"]
@@ -73,7 +73,7 @@ def test_compare_prints_a_table_and_where_things_lie(compared):
     results = json.loads((out / "results.json").read_text())
     for encoding in ("rope", "sinusoid"):
         assert f"{results['summary'][encoding]['64']['mean']:.3f}" in printed
-    assert f"relattn compose --checkpoint {out / 'runs' / 'rope-seed0' / 'model'}" in printed
+    assert f"relattn-lab compose --checkpoint {out / 'runs' / 'rope-seed0' / 'model'}" in printed
 
 
 def test_what_compare_proposes_composes(compared, tmp_path):
@@ -263,7 +263,7 @@ def test_compare_resumed_when_all_is_done_prints_the_same_table(compared):
         (["--steps", "99999999999999999999"], "--steps: got 99999999999999999999; expected 1 to 2**31 - 1"),
         (
             ["--checkpoint", "nowhere"],
-            "--checkpoint: got nowhere, which is no folder; expected a folder `model` that `relattn compare` wrote",
+            "--checkpoint: got nowhere, which is no folder; expected a folder `model` that `relattn-lab compare` wrote",
         ),
     ],
 )

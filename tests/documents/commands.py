@@ -18,8 +18,8 @@ from relattn.bench.settings import Settings as BenchSettings
 from relattn.cli.app import app
 from relattn.cli.studies import check as check_study
 from relattn.convert import FORMATS
-from relattn.lab.reproduction import ReproductionSettings
-from relattn.lab.settings import Settings as LabSettings
+from relattn_lab.reproduction import ReproductionSettings
+from relattn_lab.settings import Settings as LabSettings
 from tests.documents.page import ROOT
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]

@@ -107,7 +107,7 @@ def named(span: str, where: Place) -> bool:
 
 
 def command(span: str, where: Place) -> bool:
-    """`relattn compare --minutes 5`: its program would take it."""
+    """`relattn-lab compare --minutes 5`: its program would take it."""
     if not is_command(span):
         return False
     if why := refusal(span):

@@ -19,7 +19,7 @@ from relattn.backends.base import Backend
 from relattn.backends.select import BACKENDS
 from relattn.bench.workload import ENCODINGS as BENCH_ENCODINGS
 from relattn.convert import FORMATS
-from relattn.lab.encodings import ENCODINGS as LAB_ENCODINGS
+from relattn_lab.encodings import ENCODINGS as LAB_ENCODINGS
 from tests.documents.commands import COMMANDS, PROJECT
 from tests.documents.page import ROOT
 

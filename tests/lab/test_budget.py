@@ -2,10 +2,10 @@
 
 import pytest
 
-from relattn.lab.budget import LEAST_STEPS, TRAINER_OVERHEAD, Cost, affordable_steps, measure, seconds_of
-from relattn.lab.division import Division
-from relattn.lab.material import Material
-from relattn.support.progress import Silent
+from relattn_lab.budget import LEAST_STEPS, TRAINER_OVERHEAD, Cost, affordable_steps, measure, seconds_of
+from relattn_lab.division import Division
+from relattn_lab.material import Material
+from relattn_lab.support.progress import Silent
 from tests.lab.small import SMALL, settings, write_data
 
 COSTS = {"a": Cost(step=0.1, evaluation=10.0), "b": Cost(step=0.3, evaluation=20.0)}

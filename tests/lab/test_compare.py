@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from relattn.catalogue import CATALOGUE
-from relattn.lab.budget import LEAST_STEPS
-from relattn.lab.checkpoint import load_checkpoint
-from relattn.lab.compare import resume, start
-from relattn.lab.continuations import COMPOSED, GIVEN
-from relattn.lab.evaluate import evaluate
-from relattn.lab.material import Material
-from relattn.lab.voices.ngram import NGram
-from relattn.lab.voices.sources import load_music
-from relattn.lab.voices.vocabulary import Vocabulary
+from relattn_lab.budget import LEAST_STEPS
+from relattn_lab.checkpoint import load_checkpoint
+from relattn_lab.compare import resume, start
+from relattn_lab.continuations import COMPOSED, GIVEN
+from relattn_lab.evaluate import evaluate
+from relattn_lab.material import Material
+from relattn_lab.voices.ngram import NGram
+from relattn_lab.voices.sources import load_music
+from relattn_lab.voices.vocabulary import Vocabulary
 from tests.lab.small import SMALL, Recorder, settings, write_data
 
 

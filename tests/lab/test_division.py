@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from relattn.lab.division import UNDIVIDED, Division
-from relattn.lab.processes import ElsewhereError, Processes
+from relattn_lab.division import UNDIVIDED, Division
+from relattn_lab.processes import ElsewhereError, Processes
 
 
 def processes(count, index=0):
@@ -42,12 +42,12 @@ def test_without_context_every_process_is_a_group():
         (
             3, 4, 2,
             "context_parallel: got 2 for 3 processes; expected a number that divides the processes; start 2, or a "
-            "multiple, by `torchrun --nproc-per-node 2 -m relattn.cli compare ...`",
+            "multiple, by `torchrun --nproc-per-node 2 -m relattn_lab compare ...`",
         ),
         (
             1, 4, 2,
             "context_parallel: got 2 for 1 process; expected a number that divides the processes; start 2, or a "
-            "multiple, by `torchrun --nproc-per-node 2 -m relattn.cli compare ...`",
+            "multiple, by `torchrun --nproc-per-node 2 -m relattn_lab compare ...`",
         ),
         (
             6, 4, 2,
@@ -74,7 +74,7 @@ def test_one_process_of_several_is_refused(monkeypatch):
     assert str(caught.value) == (
         "processes: got one process of the several that `accelerate launch --cpu` was asked for; expected all of them, "
         "but on CPUs it starts more than one by mpirun alone (--mpirun_hostfile); start them by `torchrun "
-        "--nproc-per-node N -m relattn.cli compare ...`"
+        "--nproc-per-node N -m relattn_lab compare ...`"
     )
 
 
@@ -95,7 +95,7 @@ def test_what_the_main_process_does_is_known_to_all(monkeypatch):
             sent.append(given)
         return sent[0]
 
-    monkeypatch.setattr("relattn.lab.processes.broadcast_object_list", broadcast)
+    monkeypatch.setattr("relattn_lab.processes.broadcast_object_list", broadcast)
     main, other = Processes(), Processes()
     main.count = other.count = 2
     main.index, other.index = 0, 1

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.lab.checkpoint import load_checkpoint
-from relattn.lab.evaluate import evaluate
-from relattn.lab.lengths import FACTORS, INTERPOLATED, TREATMENTS, ZEROED, Lengths, options_of, treated
-from relattn.lab.media import load_corpus
-from relattn.lab.reproduction import start
+from relattn_lab.checkpoint import load_checkpoint
+from relattn_lab.evaluate import evaluate
+from relattn_lab.lengths import FACTORS, INTERPOLATED, TREATMENTS, ZEROED, Lengths, options_of, treated
+from relattn_lab.media import load_corpus
+from relattn_lab.reproduction import start
 from tests.lab import small
 from tests.lab.small import SMALL, Recorder, write_data
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from relattn.lab.lock import LOCK, alone_in
+from relattn_lab.lock import LOCK, alone_in
 from tests.cli.test_commands import SMALL, call, refused
 from tests.lab.small import write_data
 
 HOLDER = """
 import sys
 from pathlib import Path
-from relattn.lab.lock import alone_in
+from relattn_lab.lock import alone_in
 with alone_in(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -9,12 +9,12 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, TensorBoardCallback
 
-from relattn.lab import stopping, trainer
-from relattn.lab.material import Material
-from relattn.lab.training import TrainingPlan, last_checkpoint, train
-from relattn.lab.voices.corpus import VoicesCorpus
-from relattn.lab.voices.pieces import MusicData, Piece
-from relattn.support.progress import Silent
+from relattn_lab import stopping, trainer
+from relattn_lab.material import Material
+from relattn_lab.support.progress import Silent
+from relattn_lab.training import TrainingPlan, last_checkpoint, train
+from relattn_lab.voices.corpus import VoicesCorpus
+from relattn_lab.voices.pieces import MusicData, Piece
 from tests.lab.small import SMALL, settings, write_data
 from tests.lab.voices.synthetic import random_pieces
 

@@ -15,7 +15,7 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Spread, Timing
 from relattn.bench.truth import Check
 from relattn.bench.workload import Workload
-from relattn.support.machine import HOW_ELSE, check_begun_with, check_measured_here
+from relattn.cli.machine import HOW_ELSE, check_begun_with, check_measured_here
 
 
 def begun(settings: Settings, candidates: Collection[str], folder: Path) -> Results:

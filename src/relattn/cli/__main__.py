@@ -1,4 +1,4 @@
-"""`python -m relattn.cli`, the command `relattn`; for launchers, as in `torchrun --nproc-per-node 2 -m relattn.cli`."""
+"""`python -m relattn_lab`, the command `relattn`; for launchers, as in `torchrun --nproc-per-node 2 -m relattn_lab`."""
 
 from relattn.cli import main
 

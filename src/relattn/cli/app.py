@@ -123,7 +123,7 @@ def compare(
     hold their edge row beyond the trained length, Shaw's clip at 64 tokens of the past. All are trained for the same
     number of steps on the same windows; an n-gram is always among the rows. Ctrl-C keeps what was done.
 
-    Several processes share the work: torchrun --nproc-per-node 2 -m relattn.cli compare ...
+    Several processes share the work: torchrun --nproc-per-node 2 -m relattn_lab compare ...
     """
     with one_sentence():
         given = {
@@ -139,7 +139,7 @@ def compare(
             "context_parallel": context_parallel,
             "skip_bad": skip_bad or None,
         }
-        from relattn.cli.compare import run
+        from relattn_lab.cli.compare import run
 
         named = {name: value for name, value in given.items() if value is not None}
         run(named, out, resume, config=config, at_least=at_least, report_to=_names(report_to) or ())
@@ -187,7 +187,7 @@ def reproduce(
             "heads": heads,
             "dropout": dropout,
         }
-        from relattn.cli.reproduce import run
+        from relattn_lab.cli.reproduce import run
 
         run(experiment, {name: value for name, value in given.items() if value is not None}, out, resume)
 
@@ -228,14 +228,14 @@ def compose(
 ) -> None:
     """Continue the opening of a held-out piece, or words, or start from nothing, with a trained model.
 
-    Without --checkpoint it is one of Bach chorales that comes with relattn; `relattn compare` trains others.
+    Without --checkpoint it is one of Bach chorales that comes with relattn; `relattn-lab compare` trains others.
 
     Music becomes a MIDI file and a piano roll, text a text file that is shown too.
     """
     with one_sentence():
         asked = {"prompt_steps": prompt_steps, "prompt": prompt, "from_nothing": from_nothing, "steps": steps}
         drawn = {"temperature": temperature, "top_p": top_p, "seed": seed}
-        from relattn.cli.compose import run
+        from relattn_lab.cli.compose import run
 
         run(checkpoint, out, asked, drawn)
 
@@ -291,7 +291,7 @@ def bench(
     Encodings: none, relative (a row for every offset), relative-heads (the same for each head), shaw-keys, shaw (both
     clipped at 16), t5, alibi, transformer-xl, rope, key-query, disentangled, and for images and documents
     grid-bias (Swin's table), decomposed (SAM's rows for dy and dx), layout (LayoutLMv3's order of words, x and y);
-    relattn compare uses the same names. Every candidate is first checked against float64; one that is wrong gets
+    relattn-lab compare uses the same names. Every candidate is first checked against float64; one that is wrong gets
     no figure. Ctrl-C keeps what was measured, and the same command goes on.
 
     A study has settings of its own. relattn's pages show the studies. On a grid of lengths: relative, relative-causal,

@@ -26,7 +26,7 @@ from rich.progress import (
 from rich.text import Text
 
 from relattn.cli import REFUSED
-from relattn.support.stopped import exit_code, stop
+from relattn.cli.stopped import exit_code, stop
 
 LINES = 25
 """At most so many for a task, where there is no terminal: one every four per cent."""
@@ -108,7 +108,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 class Bar:
-    """`relattn.support.progress.Progress` as one line at the bottom of the terminal; use it as a context.
+    """`relattn_lab.support.progress.Progress` as one line at the bottom of the terminal; use it as a context.
 
     Where stderr is no terminal, a pipe or a log, there are lines in its place: one when a task begins, then one every
     few per cent, with what is left.

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relattn.lab.listen import Tune, page
+from relattn_lab.listen import Tune, page
 from tests import seeds
 from tests.lab.voices.synthetic import random_steps
 
 ROOT = Path(__file__).parents[3]
-HERE = ROOT / "src/relattn/lab/listen"
+HERE = ROOT / "lab/src/relattn_lab/listen"
 TITLES = ("a </script><b>", "5$ and \\frac$", "[b] :smile:", "bach\udcff")
 
 

@@ -8,10 +8,10 @@ import mido
 import numpy as np
 import pytest
 
-from relattn.lab.material import Material
-from relattn.lab.played import corpus, kept
-from relattn.lab.played.corpus import load_midi_folder, read_folder
-from relattn.lab.played.notes import UnusableError, read_notes
+from relattn_lab.material import Material
+from relattn_lab.played import corpus, kept
+from relattn_lab.played.corpus import load_midi_folder, read_folder
+from relattn_lab.played.notes import UnusableError, read_notes
 from tests.lab.played.synthetic import off, on, write_folder, write_midi
 from tests.lab.small import Recorder
 
