@@ -72,7 +72,8 @@ def test_a_folder_that_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         load_checkpoint(tmp_path / "no")
     assert str(caught.value) == (
-        f"checkpoint: got {tmp_path / 'no'}, which is no folder; expected a folder `model` that `relattn-lab compare` wrote"
+        f"checkpoint: got {tmp_path / 'no'}, which is no folder; expected a folder `model` that "
+        "`relattn-lab compare` wrote"
     )
 
 

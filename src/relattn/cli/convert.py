@@ -17,8 +17,8 @@ OURS = "relattn"
 OF_THE_LAB = ("embedding.weight", "blocks.0.attention_norm.weight", "blocks.0.attention.q_proj.weight")
 """Names of a model of the lab, which no other model has together."""
 THE_LAB_S = (
-    "in: got {}, a model that `relattn-lab compare` or `relattn-lab reproduce` wrote, with relattn's own layers; expected one "
-    "whose layers {} has; compose with it by `relattn-lab compose --checkpoint {}`, or load it by "
+    "in: got {}, a model that `relattn-lab compare` or `relattn-lab reproduce` wrote, with relattn's own layers; "
+    "expected one whose layers {} has; compose with it by `relattn-lab compose --checkpoint {}`, or load it by "
     "relattn_lab.checkpoint.load_checkpoint"
 )
 

@@ -28,10 +28,10 @@ SETTING = (
     "The same model on the native backend and on the tiled one, relattn's loop in PyTorch. Random weights, float32, "
     "the configuration's own dropout, two threads. The Hugging Face models have the published sizes with "
     f"{LAYERS} layers, batch 1, patched; what they take as they were stands in the study hugging-face. The lab's "
-    "models are that of `relattn-lab compare` with its own settings, and a larger one. Forward and backward, medians of at "
-    "least fifteen pairs of steps taken in turn, with quartiles. Before, the outputs are compared without dropout: the "
-    f"native copy may be at most {FAR:g} times as far from float64 as transformers' own model (of the lab's models, "
-    "the tiled copy)."
+    "models are that of `relattn-lab compare` with its own settings, and a larger one. Forward and backward, medians "
+    "of at least fifteen pairs of steps taken in turn, with quartiles. Before, the outputs are compared without "
+    f"dropout: the native copy may be at most {FAR:g} times as far from float64 as transformers' own model (of the "
+    "lab's models, the tiled copy)."
 )
 
 
