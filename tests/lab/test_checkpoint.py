@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from relattn_lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
-from relattn_lab.material import Material
+from relattn_lab.dataset import Dataset
 from relattn_lab.support.progress import Silent
 from tests.lab.small import SMALL, model, tokens, write_data
 
@@ -126,7 +126,7 @@ def test_a_card_of_other_types(folder, card):
 def test_a_card_finds_its_data_from_everywhere(tmp_path, monkeypatch):
     write_data(tmp_path / "songs.json")
     monkeypatch.chdir(tmp_path)
-    assert Material.load("songs.json", SMALL["length"], Silent()).card.data == str((tmp_path / "songs.json").resolve())
+    assert Dataset.load("songs.json", SMALL["length"], Silent()).card.data == str((tmp_path / "songs.json").resolve())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from relattn_lab.material import Material
+from relattn_lab.dataset import Dataset
 from relattn_lab.media import load_corpus
 from relattn_lab.sequences import Sequences
 from relattn_lab.support.progress import Silent
@@ -151,7 +151,7 @@ def test_held_out_data_that_fill_no_window_are_refused(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"word " * 60)
     with pytest.raises(ValueError) as caught:
-        Material.load(str(path), 64, Silent())
+        Dataset.load(str(path), 64, Silent())
     assert str(caught.value) == (
         f"data: got {path}, of which 30 tokens are held out; expected at least 64, a window; give more data, or "
         "a smaller "

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from relattn_lab.division import Division
+from relattn_lab.data_parallel import DataParallel
+from relattn_lab.dataset import Dataset
 from relattn_lab.evaluate import TOKENS_PER_BATCH, evaluate
-from relattn_lab.material import Material
 from relattn_lab.model import LabModel
 from relattn_lab.optimizer import MuonAndAdamW
 from relattn_lab.settings import Settings
@@ -35,19 +35,19 @@ class Cost:
     evaluation: float
 
 
-def measure(settings: Settings, encoding: str, material: Material, validations: int, division: Division) -> Cost:
+def measure(settings: Settings, encoding: str, dataset: Dataset, validations: int, parallel: DataParallel) -> Cost:
     """Time the model of `settings` under one encoding: steps on tokens that mean nothing, and parts of the evaluations.
 
     A run evaluates the validation windows `validations` times, and the held-out ones once at each length. All processes
-    of the division call it, and measure alike.
+    call it, and measure alike.
     """
     torch.manual_seed(0)  # processes that split a window must have one encoding
-    model = LabModel(settings.model_config(material.vocabulary.size, encoding))
+    model = LabModel(settings.model_config(dataset.vocabulary.size, encoding))
     model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
-    division.lay(model)
-    evaluation = validations * _evaluation_seconds(model, material.validation, division)
-    evaluation += sum(_evaluation_seconds(model, windows, division) for windows in material.held_out.values())
-    return Cost(_step_seconds(model, settings, division), evaluation)
+    parallel.lay(model)
+    evaluation = validations * _evaluation_seconds(model, dataset.validation, parallel)
+    evaluation += sum(_evaluation_seconds(model, windows, parallel) for windows in dataset.held_out.values())
+    return Cost(_step_seconds(model, settings, parallel), evaluation)
 
 
 def affordable_steps(minutes: float, spent: float, seeds: int, costs: dict[str, Cost]) -> int:
@@ -69,20 +69,20 @@ def _step_of_all(seeds: int, costs: dict[str, Cost]) -> float:
     return seeds * sum(cost.step for cost in costs.values()) * TRAINER_OVERHEAD
 
 
-def _step_seconds(model: LabModel, settings: Settings, division: Division) -> float:
-    shape = settings.batch // division.groups, settings.length
+def _step_seconds(model: LabModel, settings: Settings, parallel: DataParallel) -> float:
+    shape = settings.batch // parallel.groups, settings.length
     tokens = torch.randint(model.config.vocab_size, shape).numpy()
-    part = division.part({"input_ids": tokens, "labels": tokens})
+    part = parallel.part({"input_ids": tokens, "labels": tokens})
     inputs, labels, positions = (one.to(model.device) for one in (part.input_ids, part.labels, part.positions))
     optimizer = MuonAndAdamW(model, learning_rate=0.0, weight_decay=0.0)
     model.train()
     taken = 0
     start = time.perf_counter()
-    while taken < WARM_STEPS + 1 or division.all_of(time.perf_counter() - start < TIMED_SECONDS, model.device):
+    while taken < WARM_STEPS + 1 or parallel.all_of(time.perf_counter() - start < TIMED_SECONDS, model.device):
         if taken == WARM_STEPS:
             start = time.perf_counter()
         model(inputs, shift_labels=labels, positions=positions).loss.backward()
-        division.total(torch.nn.utils.parameters_to_vector(_gradients(model)))  # as long as what DDP sends
+        parallel.total(torch.nn.utils.parameters_to_vector(_gradients(model)))  # as long as what DDP sends
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -95,13 +95,13 @@ def _gradients(model: LabModel) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def _evaluation_seconds(model: LabModel, windows: Windows, division: Division) -> float:
+def _evaluation_seconds(model: LabModel, windows: Windows, parallel: DataParallel) -> float:
     """Seconds that `evaluate` takes over all windows, from two of its batches in every group of processes."""
-    rows = division.groups * max(1, TOKENS_PER_BATCH // windows.labels.shape[1])
+    rows = parallel.groups * max(1, TOKENS_PER_BATCH // windows.labels.shape[1])
     few = Windows(*(getattr(windows, name)[:rows] for name in ("input_ids", "labels", "lengths", "piece", "start")))
-    evaluate(model, few, division=division)
+    evaluate(model, few, parallel=parallel)
     start = time.perf_counter()
-    evaluate(model, few, division=division)
+    evaluate(model, few, parallel=parallel)
     _synchronize()
     return (time.perf_counter() - start) * float(windows.lengths.sum() / few.lengths.sum())
 

@@ -13,7 +13,7 @@ from relattn_lab.budget import Cost, affordable_steps, measure, seconds_of
 from relattn_lab.config_file import FILE as CONFIG_FILE
 from relattn_lab.config_file import write_config
 from relattn_lab.continuations import continuations
-from relattn_lab.division import Division
+from relattn_lab.data_parallel import DataParallel
 from relattn_lab.evaluate import evaluate
 from relattn_lab.experiment import Experiment
 from relattn_lab.listen import Tune
@@ -36,7 +36,7 @@ REPORT_FILE = "report.html"
 
 
 class Comparison(Experiment):
-    """One comparison in its folder `out`: material and plan; `run()` carries it out, skipping what is done already.
+    """One comparison in its folder `out`: dataset and plan; `run()` carries it out, skipping what is done already.
 
     Where a launcher has started several processes, each holds one and calls `run()`: they train and evaluate together,
     and the main one writes and reports.
@@ -52,19 +52,19 @@ class Comparison(Experiment):
         self.report_to = report_to
         self.settings, self.out, self.progress = settings, out, progress
         self.processes = Processes()
-        self.division = Division.of(self.processes, settings.batch, settings.context_parallel)
+        self.parallel = DataParallel.of(self.processes, settings.batch, settings.context_parallel)
         # the main process fills the cache that the others then read
-        fingerprint = self.processes.on_main(lambda: self._load_material(plan))
+        fingerprint = self.processes.on_main(lambda: self._load_dataset(plan))
         if not self.processes.is_main:
-            self._load_material(None)
-        if fingerprint != self.material.fingerprint:
+            self._load_dataset(None)
+        if fingerprint != self.dataset.fingerprint:
             raise ValueError(
                 f"data: got {settings.data}, which is another in process {self.processes.index} than in the main one; "
                 "expected the same; give every machine the same data"
             )
         self.plan = plan or Plan(settings, self._steps(at_least), fingerprint)
         # after the steps: minutes that do not suffice are refused before the n-gram takes its own
-        self.baseline = self.processes.on_main(lambda: self.material.fit_ngram(self.progress))
+        self.baseline = self.processes.on_main(lambda: self.dataset.fit_ngram(self.progress))
         self.processes.on_main(lambda: self._prepare_folder(is_new=plan is None))
 
     def run(self) -> dict[str, Any]:
@@ -88,14 +88,14 @@ class Comparison(Experiment):
 
     def _tunes(self) -> list[Tune]:
         """What the first seed's models compose of four voices; nothing of other data."""
-        if self.material.corpus.kind != FourVoices.kind:
+        if self.dataset.corpus.kind != FourVoices.kind:
             return []
         seed = self.settings.seeds[0]
         models = {encoding: self.folder(encoding, seed) / "model" for encoding in self.settings.encodings}
         return continuations(models, self.settings.data, seed, self.progress)
 
     def _windows(self) -> dict[str, int]:
-        return {str(length): length for length in self.material.held_out}
+        return {str(length): length for length in self.dataset.held_out}
 
     def _prepare_folder(self, is_new: bool) -> None:
         super()._prepare_folder(is_new)
@@ -115,7 +115,7 @@ class Comparison(Experiment):
         started, costs = time.perf_counter(), {}
         self.progress.begin("measuring the speed", len(self.settings.encodings))
         for done, encoding in enumerate(self.settings.encodings, 1):
-            costs[encoding] = measure(self.settings, encoding, self.material, VALIDATIONS, self.division)
+            costs[encoding] = measure(self.settings, encoding, self.dataset, VALIDATIONS, self.parallel)
             self.progress.advance(done)
         minutes, spent, seeds = self.settings.minutes, time.perf_counter() - started, len(self.settings.seeds)
         # the processes measure different times, but must take the same number of steps
@@ -139,11 +139,11 @@ class Comparison(Experiment):
         return steps
 
     def _train_and_evaluate(self, encoding: str, seed: int) -> None:
-        folder, material = self.folder(encoding, seed), self.material
-        config = self.settings.model_config(material.vocabulary.size, encoding)
+        folder, dataset = self.folder(encoding, seed), self.dataset
+        config = self.settings.model_config(dataset.vocabulary.size, encoding)
         self.progress.begin(f"{encoding}, seed {seed}", self.plan.steps)
         trained = train(
-            config, self._training_plan(), seed, material, folder / "trainer", self.progress.advance, self.division,
+            config, self._training_plan(), seed, dataset, folder / "trainer", self.progress.advance, self.parallel,
             self.report_to,
         )  # fmt: skip
         self.processes.on_main(lambda: self._save(trained, folder))
@@ -152,7 +152,7 @@ class Comparison(Experiment):
         self.progress.say(f"{encoding}, seed {seed}: {evaluation[str(self.settings.length)].mean:.3f} nats per token")
 
     def _evaluate(self, model, label: str) -> dict[str, Losses]:
-        total, done = sum(int((windows.labels >= 0).sum()) for windows in self.material.held_out.values()), 0
+        total, done = sum(int((windows.labels >= 0).sum()) for windows in self.dataset.held_out.values()), 0
         self.progress.begin(label, total)
 
         def advance(tokens: int) -> None:
@@ -160,12 +160,12 @@ class Comparison(Experiment):
             done = min(done + tokens, total)  # the others' share is a guess
             self.progress.advance(done)
 
-        held_out = self.material.held_out.items()
-        return {str(length): evaluate(model, windows, advance, self.division) for length, windows in held_out}
+        held_out = self.dataset.held_out.items()
+        return {str(length): evaluate(model, windows, advance, self.parallel) for length, windows in held_out}
 
     def _results(self) -> dict[str, Any]:
         runs = self._done()
-        lengths = [str(length) for length in self.material.held_out]
+        lengths = [str(length) for length in self.dataset.held_out]
         summary = {
             encoding: {
                 length: asdict(
@@ -180,7 +180,7 @@ class Comparison(Experiment):
             "settings": {**asdict(self.settings), "steps_taken": self.plan.steps},
             "versions": versions(*PACKAGES),
             "machine": machine(),
-            "data": self.material.describe(),
+            "data": self.dataset.describe(),
             "lengths": [int(length) for length in lengths],
             "ngram_validation": self.baseline.validation.mean,
             "ngram": {str(length): losses_record(losses) for length, losses in self.baseline.held_out.items()},
@@ -197,7 +197,7 @@ def start(
     at_least: go on where the minutes do not suffice for the fewest steps. report_to: see `train`.
 
     Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8, or the minutes do not
-    suffice; and what `Material.load`
+    suffice; and what `Dataset.load`
     raises.
     """
     Processes().on_main(lambda: check_new(out))

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from relattn_lab.card import model_card
 from relattn_lab.checkpoint import save_checkpoint
+from relattn_lab.dataset import Baseline, Dataset
 from relattn_lab.losses import Losses
-from relattn_lab.material import Baseline, Material
 from relattn_lab.records import FILE as RECORD_FILE
 from relattn_lab.records import read_record
 from relattn_lab.results import losses_record
@@ -24,7 +24,7 @@ CHECKPOINTS = 20
 
 
 class Experiment:
-    """Runs of `settings` on `material` in the folder `out`, as `plan` fixed them before the first run.
+    """Runs of `settings` on `dataset` in the folder `out`, as `plan` fixed them before the first run.
 
     name: what messages call it. command: what goes on a model's card.
     """
@@ -35,7 +35,7 @@ class Experiment:
     settings: Settings
     out: Path
     progress: Progress
-    material: Material
+    dataset: Dataset
     baseline: Baseline
     plan: Plan
 
@@ -70,19 +70,19 @@ class Experiment:
     def _is_done(self, encoding: str, seed: int) -> bool:
         return (self.folder(encoding, seed) / RECORD_FILE).is_file()
 
-    def _load_material(self, plan: Plan | None) -> str:
+    def _load_dataset(self, plan: Plan | None) -> str:
         """Of these settings; returns its fingerprint, which is the plan's.
 
         Raises ValueError: when the data differ from the plan's.
         """
         settings = self.settings
-        self.material = Material.load(settings.data, settings.length, self.progress, settings.skip_bad)
-        if plan is not None and plan.data_fingerprint != self.material.fingerprint:
+        self.dataset = Dataset.load(settings.data, settings.length, self.progress, settings.skip_bad)
+        if plan is not None and plan.data_fingerprint != self.dataset.fingerprint:
             raise ValueError(
                 f"data: got {self.settings.data}, which has changed; expected what the {self.name} in {self.out} began "
                 "with; bring it back, or choose another --out"
             )
-        return self.material.fingerprint
+        return self.dataset.fingerprint
 
     def _prepare_folder(self, is_new: bool) -> None:
         """Write the plan of a new experiment.
@@ -121,8 +121,8 @@ class Experiment:
     def _save(self, trained: Trained, folder: Path) -> None:
         with kept("the trained model", folder):
             loss = trained.validation_curve[-1][1]
-            told = model_card(trained.model, self.material.corpus.name, self.plan.steps, loss, self.command)
-            save_checkpoint(folder / "model", trained.model, self.material.card, told)
+            told = model_card(trained.model, self.dataset.corpus.name, self.plan.steps, loss, self.command)
+            save_checkpoint(folder / "model", trained.model, self.dataset.card, told)
 
     def _finish(
         self, encoding: str, seed: int, trained: Trained, evaluation: Mapping[str, Losses], processes: int

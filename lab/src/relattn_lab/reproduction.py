@@ -68,9 +68,9 @@ class Reproduction(Experiment):
 
     def __init__(self, settings: Settings, out: Path, progress: Progress, plan: Plan | None = None):
         self.settings, self.out, self.progress = settings, out, progress
-        fingerprint = self._load_material(plan)
-        self.baseline = self.material.fit_ngram(progress)
-        corpus = self.material.corpus
+        fingerprint = self._load_dataset(plan)
+        self.baseline = self.dataset.fit_ngram(progress)
+        corpus = self.dataset.corpus
         assert isinstance(corpus, VoicesCorpus)
         self.held_out: dict[str, Windows] = {
             split: evaluation_windows(
@@ -100,10 +100,10 @@ class Reproduction(Experiment):
         return dict.fromkeys(SPLITS, self.settings.length)
 
     def _train_and_evaluate(self, encoding: str, seed: int) -> None:
-        folder, material = self.folder(encoding, seed), self.material
-        config = self.settings.model_config(material.vocabulary.size, encoding)
+        folder, dataset = self.folder(encoding, seed), self.dataset
+        config = self.settings.model_config(dataset.vocabulary.size, encoding)
         self.progress.begin(f"{encoding}, seed {seed}", self.plan.steps)
-        trained = train(config, self._training_plan(), seed, material, folder / "trainer", self.progress.advance)
+        trained = train(config, self._training_plan(), seed, dataset, folder / "trainer", self.progress.advance)
         self._save(trained, folder)
         evaluation = {}
         for split, windows in self.held_out.items():
@@ -117,10 +117,10 @@ class Reproduction(Experiment):
         """`results.json` and `table.md` of the runs that are done."""
         results = {
             "format": FORMAT,
-            "settings": {**asdict(self.settings), "data": self.material.corpus.name},
+            "settings": {**asdict(self.settings), "data": self.dataset.corpus.name},
             "versions": versions(*PACKAGES),
             "machine": machine(),
-            "data": self.material.describe(),
+            "data": self.dataset.describe(),
             "ngram": {split: self.baseline.whole[split] for split in SPLITS},
             "runs": self._done(),
         }
@@ -134,7 +134,7 @@ def start(given: dict[str, Any], out: Path, progress: Progress) -> Reproduction:
     """A new experiment in the folder `out`, which must be empty or not there.
 
     Raises FileExistsError: when something is in it; ValueError: for a choice that cannot be carried out; and what
-    `Material.load` raises.
+    `Dataset.load` raises.
     """
     check_new(out)
     return Reproduction(ReproductionSettings.from_dict(given), out, progress)

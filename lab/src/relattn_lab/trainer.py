@@ -15,7 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ExportableState
 
 from relattn_lab.config import LabConfig
-from relattn_lab.division import Division
+from relattn_lab.data_parallel import DataParallel
 from relattn_lab.evaluate import evaluate
 from relattn_lab.optimizer import MuonAndAdamW
 from relattn_lab.stopping import Asked
@@ -41,8 +41,8 @@ class Watch(TrainerCallback, ExportableState):
     callbacks. So checkpoints hold both, and a resumed run makes the same entries as one that was never stopped.
     """
 
-    def __init__(self, validation: Windows, division: Division, steps: int, progress: Callable[[int, str], None]):
-        self.validation, self.division, self.progress = validation, division, progress
+    def __init__(self, validation: Windows, parallel: DataParallel, steps: int, progress: Callable[[int, str], None]):
+        self.validation, self.parallel, self.progress = validation, parallel, progress
         self.train_every, self.validate_every = max(1, steps // LOGS), max(1, steps // VALIDATIONS)
         self.note, self.asked = "", Asked()
         self.total, self.count = 0.0, 0
@@ -79,7 +79,7 @@ class Watch(TrainerCallback, ExportableState):
             self._enter(step, {TRAINING: self.total / self.count}, state)
             self.total, self.count = 0.0, 0
         if step % self.validate_every == 0 or last:
-            loss = evaluate(kwargs["model"], self.validation, division=self.division).mean
+            loss = evaluate(kwargs["model"], self.validation, parallel=self.parallel).mean
             _check_finite(loss, kwargs["model"].config, args.seed, step)
             self._enter(step, {VALIDATION: loss}, state)
             self.note = f"{loss:.3f} nats"
@@ -90,7 +90,7 @@ class Watch(TrainerCallback, ExportableState):
             control.should_training_stop = True
 
 
-class DividedTrainer(Trainer):
+class ParallelTrainer(Trainer):
     """The Trainer over windows in their order: each is a random draw already, a function of the seed and its index.
 
     A process takes its share of every step's windows, and its part of each. The loss of a step is the sum over all
@@ -101,7 +101,7 @@ class DividedTrainer(Trainer):
 
     def __init__(self, watch: Watch, steps: list[list[int]], **arguments: Any) -> None:
         super().__init__(callbacks=[watch], **arguments)
-        self.watch, self.division, self.steps = watch, watch.division, steps
+        self.watch, self.parallel, self.steps = watch, watch.parallel, steps
         watch.tell = self._tell
 
     def _tell(self, entry: dict[str, float]) -> None:
@@ -109,13 +109,13 @@ class DividedTrainer(Trainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> torch.Tensor:
         """This process's share of the step's loss, times the number of processes."""
-        tokens = self.division.total((inputs["shift_labels"] != IGNORED).sum())
-        return model(**inputs, num_items_in_batch=tokens).loss * self.division.processes
+        tokens = self.parallel.total((inputs["shift_labels"] != IGNORED).sum())
+        return model(**inputs, num_items_in_batch=tokens).loss * self.parallel.processes
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """Raises DivergedError: where the step's loss is not finite."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        mean = (self.division.total(loss) / self.division.processes).item()
+        mean = (self.parallel.total(loss) / self.parallel.processes).item()
         _check_finite(mean, self.model.config, self.args.seed, self.state.global_step + 1)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
         self.watch.add(mean)
         return loss
@@ -135,7 +135,7 @@ class DividedTrainer(Trainer):
         )
 
     def _collate(self, examples: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
-        part = self.division.part({name: np.stack([one[name] for one in examples]) for name in examples[0]})
+        part = self.parallel.part({name: np.stack([one[name] for one in examples]) for name in examples[0]})
         # the windows' labels are shifted already
         return {"input_ids": part.input_ids, "shift_labels": part.labels, "positions": part.positions}
 

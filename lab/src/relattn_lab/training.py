@@ -16,12 +16,12 @@ from transformers.utils import logging as transformers_logging
 
 from relattn.cli.stopped import stop
 from relattn_lab.config import LabConfig
-from relattn_lab.division import UNDIVIDED, Division
-from relattn_lab.material import Material
+from relattn_lab.data_parallel import ONE_PROCESS, DataParallel
+from relattn_lab.dataset import Dataset
 from relattn_lab.model import LabModel
 from relattn_lab.processes import Processes
 from relattn_lab.stopping import first_signal_waits
-from relattn_lab.trainer import TRAINING, VALIDATION, DividedTrainer, Watch
+from relattn_lab.trainer import TRAINING, VALIDATION, ParallelTrainer, Watch
 
 CHECKPOINT_STATE = "trainer_state.json"
 
@@ -82,10 +82,10 @@ def train(
     config: LabConfig,
     plan: TrainingPlan,
     seed: int,
-    material: Material,
+    dataset: Dataset,
     folder: Path,
     progress: Callable[[int, str], None],
-    division: Division = UNDIVIDED,
+    parallel: DataParallel = ONE_PROCESS,
     report_to: tuple[str, ...] = (),
 ) -> Trained:
     """Train a fresh model, or go on from the newest whole checkpoint in `folder`; returns what came of it.
@@ -93,7 +93,7 @@ def train(
     The seed fixes weights, windows and dropout, so equal calls give equal models, interrupted or not. Checkpoints lie
     in `folder`, the last one that of the finished model. `progress(step, note)` is called after each step.
 
-    division: how processes share the work; all make the same call. Without dropout the model is that
+    parallel: how processes share the work; all make the same call. Without dropout the model is that
     of one process up to rounding. With dropout every process draws its own weights. All processes of a split window use
     one draw, that of the first among them.
 
@@ -108,12 +108,12 @@ def train(
     transformers_logging.disable_progress_bar()
     set_seed(seed)
     model = LabModel(config)
-    division.lay(model)
+    parallel.lay(model)
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=plan.steps,
-        per_device_train_batch_size=plan.batch // division.groups,
-        use_cpu=division.processes > 1 and not torch.cuda.is_available(),
+        per_device_train_batch_size=plan.batch // parallel.groups,
+        use_cpu=parallel.processes > 1 and not torch.cuda.is_available(),
         ddp_find_unused_parameters=False,
         learning_rate=plan.learning_rate,
         lr_scheduler_type="cosine",
@@ -137,12 +137,12 @@ def train(
             f"devices: got {arguments.n_gpu} GPUs in one process; expected one to each; start by `accelerate launch` "
             "or let CUDA_VISIBLE_DEVICES name one"
         )
-    windows = material.corpus.training_windows(config.length, plan.steps * plan.batch, seed)
-    watch = Watch(material.validation, division, plan.steps, progress)
+    windows = dataset.corpus.training_windows(config.length, plan.steps * plan.batch, seed)
+    watch = Watch(dataset.validation, parallel, plan.steps, progress)
     # several processes would stop at different steps: there every one raises at once
-    with first_signal_waits(watch.asked) if division.processes == 1 else nullcontext():
-        steps = [division.rows(step, plan.batch) for step in range(plan.steps)]
-        trainer = DividedTrainer(watch, steps, model=model, args=arguments, train_dataset=windows)
+    with first_signal_waits(watch.asked) if parallel.processes == 1 else nullcontext():
+        steps = [parallel.rows(step, plan.batch) for step in range(plan.steps)]
+        trainer = ParallelTrainer(watch, steps, model=model, args=arguments, train_dataset=windows)
         trainer.remove_callback(PrinterCallback)
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, TensorBoardCallback):

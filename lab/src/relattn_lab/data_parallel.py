@@ -1,4 +1,4 @@
-"""Division: which windows of a batch a process works on, and which part of each."""
+"""Data parallelism: which windows of a batch a process works on, and which part of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Division:
+class DataParallel:
     """A batch is shared among `groups` groups of processes; this process is in group `group`. Where `mesh` is not None,
     the processes of a group split each of their windows along its length, over `mesh`.
     """
@@ -39,7 +39,7 @@ class Division:
     mesh: DeviceMesh | None = None
 
     @classmethod
-    def of(cls, processes: Processes, batch: int, context: int) -> Division:
+    def of(cls, processes: Processes, batch: int, context: int) -> DataParallel:
         """Of batches of so many windows, each split over `context` processes. All processes call it.
 
         Raises ValueError: where `context` does not divide the processes, or their groups do not divide the batch; as
@@ -94,7 +94,7 @@ class Division:
         return Part(input_ids, labels, positions)
 
 
-UNDIVIDED = Division()
+ONE_PROCESS = DataParallel()
 """One process, which works on everything."""
 
 

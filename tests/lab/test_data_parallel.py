@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relattn_lab.division import UNDIVIDED, Division
+from relattn_lab.data_parallel import ONE_PROCESS, DataParallel
 from relattn_lab.processes import ElsewhereError, Processes
 
 
@@ -18,22 +18,22 @@ def processes(count, index=0):
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 def test_the_windows_of_a_step_are_dealt_once(groups):
     for step in (0, 1, 5):
-        dealt = [row for group in range(groups) for row in Division(groups, group).rows(step, 6)]
+        dealt = [row for group in range(groups) for row in DataParallel(groups, group).rows(step, 6)]
         assert dealt == list(range(6 * step, 6 * step + 6))
 
 
 def test_one_process_holds_all_of_it():
     windows = {"input_ids": torch.arange(6).reshape(2, 3).numpy(), "labels": torch.arange(6, 12).reshape(2, 3).numpy()}
-    part = UNDIVIDED.part(windows)
+    part = ONE_PROCESS.part(windows)
     assert part.input_ids.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert part.labels.tolist() == [[6, 7, 8], [9, 10, 11]]
     assert part.positions.tolist() == [0, 1, 2]
-    assert UNDIVIDED.processes == UNDIVIDED.context == 1
+    assert ONE_PROCESS.processes == ONE_PROCESS.context == 1
 
 
 def test_without_context_every_process_is_a_group():
-    division = Division.of(processes(4, index=3), batch=8, context=1)
-    assert (division.groups, division.group, division.processes) == (4, 3, 4)
+    parallel = DataParallel.of(processes(4, index=3), batch=8, context=1)
+    assert (parallel.groups, parallel.group, parallel.processes) == (4, 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_without_context_every_process_is_a_group():
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_divided(count, batch, context, said):
+def test_batches_that_cannot_be_shared(count, batch, context, said):
     with pytest.raises(ValueError) as caught:
-        Division.of(processes(count), batch, context)
+        DataParallel.of(processes(count), batch, context)
     assert str(caught.value) == said
 
 

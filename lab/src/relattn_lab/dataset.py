@@ -23,7 +23,7 @@ VALIDATION_TOKENS = 4096
 class Baseline:
     """The n-gram's losses on the tokens that models are evaluated on.
 
-    held_out: keyed by window length, as `Material.held_out`. validation: on the part of the valid pieces that makes the
+    held_out: keyed by window length, as `Dataset.held_out`. validation: on the part of the valid pieces that makes the
     curve. whole: its mean loss over all tokens of a split, "valid" or "test".
     """
 
@@ -33,7 +33,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class Dataset:
     """Data ready for training and evaluation.
 
     `held_out` is keyed by window length: the trained length, twice and four times that, over the test pieces; the same
@@ -47,8 +47,8 @@ class Material:
     validation: Windows
 
     @classmethod
-    def load(cls, source: str, length: int, progress: Progress, skip_bad: bool = False) -> Material:
-        """The material of the data that `source` names. skip_bad: see `load_corpus`.
+    def load(cls, source: str, length: int, progress: Progress, skip_bad: bool = False) -> Dataset:
+        """The data that `source` names. skip_bad: see `load_corpus`.
 
         Raises FileNotFoundError: for no such data; ValueError: for data that are broken, empty or too short.
         """
@@ -58,8 +58,8 @@ class Material:
         return cls.of(source, corpus, length)
 
     @classmethod
-    def of(cls, source: str, corpus: Corpus, length: int) -> Material:
-        """The material of `corpus`, which `source` names, in windows of `length` tokens.
+    def of(cls, source: str, corpus: Corpus, length: int) -> Dataset:
+        """The dataset of `corpus`, which `source` names, in windows of `length` tokens.
 
         Raises ValueError: when all that is held out does not fill one window.
         """
