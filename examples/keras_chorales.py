@@ -5,7 +5,7 @@
 
 The four voices are interleaved (soprano, alto, tenor, bass, soprano, ...), one token per 16th note, and a causal model
 predicts each token from the earlier ones. No position is added to the tokens: only the encoding in its attention
-depends on their order. It needs music21, whose corpus holds the chorales: pip install '.[lab,keras]' in a clone.
+depends on their order. It needs music21, whose corpus holds the chorales: pip install '.[keras]' ./lab in a clone.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { copyFileSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { build } from "esbuild";
 
-const out = "../lab/src/relattn_lab/listen";
+const out = "../src/relattn_lab/listen";
 const digest = createHash("sha256");
 for (const name of ["package-lock.json", ...readdirSync("src").sort().map((file) => `src/${file}`)]) {
   digest.update(name).update(readFileSync(name));

@@ -44,7 +44,7 @@ _HOMES = {
     "UnsupportedError": "relattn.errors",
     "RelattnWarning": "relattn.errors",
 }
-_SUBPACKAGES = ("nn", "hf", "keras", "convert", "offsets", "errors", "lab")
+_SUBPACKAGES = ("nn", "hf", "keras", "convert", "offsets", "errors")
 
 if TYPE_CHECKING:
     from relattn import nn as nn

@@ -116,7 +116,7 @@ def command(span: str, where: Place) -> bool:
 
 
 def option(span: str, where: Place) -> bool:
-    """`--data path.json`: an option of the command `relattn`, or of a script."""
+    """`--data path.json`: an option of a command, or of a script."""
     if not span.startswith("--"):
         return False
     if span.split()[0] not in OPTIONS and f'"{span.split()[0]}"' not in SCRIPTS:

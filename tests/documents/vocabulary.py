@@ -23,15 +23,15 @@ from relattn_lab.encodings import ENCODINGS as LAB_ENCODINGS
 from tests.documents.commands import COMMANDS, PROJECT
 from tests.documents.page import ROOT
 
-SOURCE = [ast.parse(path.read_text()) for path in (ROOT / "src").rglob("*.py")]
+SOURCE = [ast.parse(path.read_text()) for folder in ("src", "lab") for path in (ROOT / folder).rglob("*.py")]
 CONSTANTS = {
     node.value
     for tree in SOURCE
     for node in ast.walk(tree)
     if isinstance(node, ast.Constant) and isinstance(node.value, str)
 }
-"""Every string in relattn's source."""
-FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", "measure", "vectors")
+"""Every string in the source of relattn and the lab."""
+FOLDERS = ("src", "lab", "tests", "docs", "examples", "benchmarks", "measure", "vectors")
 FILES = {
     "/" + str(path.relative_to(ROOT)) + ("/" if path.is_dir() else "")
     for path in [*ROOT.iterdir(), *(found for folder in FOLDERS for found in (ROOT / folder).rglob("*"))]
@@ -125,7 +125,7 @@ def words(on_keras: bool = False) -> frozenset[str]:
             *FORMATS,
             *BENCH_ENCODINGS,
             *LAB_ENCODINGS,
-            *COMMANDS,
+            *(name for commands in COMMANDS.values() for name in commands),
             *PROJECT["optional-dependencies"],
         }
         | {path.stem for path in (ROOT / "vectors").glob("*.safetensors")}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relattn_lab.lock import LOCK, alone_in
-from tests.cli.test_commands import SMALL, call, refused
+from tests.lab.cli.test_commands import SMALL, call, refused
 from tests.lab.small import write_data
 
 HOLDER = """

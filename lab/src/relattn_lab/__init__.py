@@ -1,13 +1,3 @@
-"""The practical tool on top of the library: train, compare and compose (extra `lab`)."""
+"""The practical tool on top of relattn: train, compare and compose."""
 
-from importlib.util import find_spec
-
-from relattn.errors import not_installed
-
-NEEDED = (
-    "transformers", "accelerate", "filelock", "huggingface_hub", "music21", "mido", "matplotlib", "safetensors",
-    "tomli_w",
-)  # fmt: skip
-for _package in NEEDED:
-    if find_spec(_package) is None:
-        raise not_installed(_package, "lab")
+__version__ = "0.1.0"

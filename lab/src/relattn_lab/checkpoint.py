@@ -9,10 +9,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from relattn.cli.files import reason_of
 from relattn_lab.card import FILE as CARD_FILE
 from relattn_lab.media import MEDIA
 from relattn_lab.model import LabModel
-from relattn_lab.support.files import as_json, reason_of, whole_folder
+from relattn_lab.support.files import as_json, whole_folder
 
 DATA_FILE = "data.json"
 EXPECTED = "a folder `model` that `relattn-lab compare` wrote"

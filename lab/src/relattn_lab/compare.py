@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from relattn.cli.files import DRAFT
 from relattn.cli.machine import machine, versions
 from relattn_lab.budget import Cost, affordable_steps, measure, seconds_of
 from relattn_lab.config_file import FILE as CONFIG_FILE
@@ -24,7 +25,7 @@ from relattn_lab.report import page
 from relattn_lab.results import FORMAT, PACKAGES, losses_record, summarize
 from relattn_lab.settings import FILE as SETTINGS_FILE
 from relattn_lab.settings import Plan, Settings
-from relattn_lab.support.files import DRAFT, check_folder, write_json, write_text
+from relattn_lab.support.files import check_folder, write_json, write_text
 from relattn_lab.support.progress import Progress
 from relattn_lab.trainer import VALIDATIONS
 from relattn_lab.training import train

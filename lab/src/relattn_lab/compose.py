@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList, set_seed
 
+from relattn.cli.files import said
 from relattn.cli.stopped import stop
 from relattn_lab.cache import CACHE, LabCache
 from relattn_lab.checkpoint import load_checkpoint
@@ -18,7 +19,7 @@ from relattn_lab.media import MEDIA
 from relattn_lab.medium import Request, Written
 from relattn_lab.model import LabModel
 from relattn_lab.stopping import Asked, first_signal_waits
-from relattn_lab.support.files import check_folder, check_writable, said
+from relattn_lab.support.files import check_folder, check_writable
 from relattn_lab.support.progress import Progress
 
 SHIPPED = Path(__file__).parent / "shipped"

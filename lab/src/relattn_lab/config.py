@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from relattn.arguments import check_size
 from relattn.catalogue import CATALOGUE
+from relattn_lab.checks import check_size
 from relattn_lab.encodings import check_encoding, lab_options
 
 

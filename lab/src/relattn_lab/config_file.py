@@ -10,8 +10,9 @@ from typing import Any
 
 import tomli_w
 
+from relattn.cli.files import check_name
 from relattn_lab.settings import Settings
-from relattn_lab.support.files import check_name, write_text
+from relattn_lab.support.files import write_text
 
 FILE = "config.toml"
 TEXT, WHOLE, NUMBER, FLAG = "a text", "a whole number", "a number", "true or false"

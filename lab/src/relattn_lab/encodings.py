@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from relattn import RelativeEncoding
-from relattn.arguments import check_choice
 from relattn.catalogue import CATALOGUE, Layer
+from relattn_lab.checks import check_choice
 from relattn_lab.voices.places import steps_within
 from relattn_lab.voices.sources import in_four_voices
 

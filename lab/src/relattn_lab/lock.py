@@ -8,7 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from relattn_lab.support.files import check_folder, said
+from relattn.cli.files import said
+from relattn_lab.support.files import check_folder
 
 LOCK = ".lock"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from relattn.cli.files import check_name
 from relattn_lab.corpus import Corpus
 from relattn_lab.medium import Medium
 from relattn_lab.played.medium import PlayedMusic
-from relattn_lab.support.files import check_name
 from relattn_lab.text.medium import Text
 from relattn_lab.voices.medium import FourVoices
 

@@ -20,7 +20,6 @@ from relattn import Digits
 from relattn.catalogue import CATALOGUE, Layer
 from relattn.errors import ShapeError
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from relattn.offsets import inverse_frequencies
 from relattn_lab.cache import CACHE, LabCache
 from relattn_lab.config import LabConfig
 from relattn_lab.encodings import build_encoding
@@ -236,8 +235,8 @@ class LabModel(PreTrainedModel, GenerationMixin):
 
     def _sinusoids(self, positions: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """sin and cos of position / 10000^(2i / width), [B or 1, length, width]; a position counts no padding."""
-        frequencies = torch.from_numpy(inverse_frequencies(self.config.width)).to(like.device, torch.float32)
-        angles = positions[..., None] * frequencies
+        pairs = torch.arange(0, self.config.width, 2, dtype=torch.float64, device=like.device)
+        angles = positions[..., None] * (10000.0 ** (-pairs / self.config.width)).float()
         return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from relattn_lab.support.files import atomic_path
+from relattn.cli.files import atomic_path
 
 GIVEN_COLOUR = "#FBF3D9"
 GIVEN_EDGE = "#8A6D00"

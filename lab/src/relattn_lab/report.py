@@ -134,7 +134,8 @@ def _method_table(results: dict[str, Any]) -> str:
         "seeds": ",".join(map(str, settings["seeds"])),
     } | {name: settings[name] for name in ("data", "length", "width", "depth", "heads")}
     processes = max(run["processes"] for run in results["runs"])
-    launcher = ["relattn"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "relattn.cli"]
+    alone, together = ["relattn-lab"], ["torchrun", "--nproc-per-node", str(processes), "-m", "relattn_lab"]
+    launcher = alone if processes == 1 else together
     if settings["context_parallel"] > 1:
         options["context-parallel"] = settings["context_parallel"]
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]

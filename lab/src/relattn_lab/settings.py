@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from relattn.arguments import check_choice, check_flag, check_size
 from relattn.catalogue import Layer
+from relattn.cli.files import check_name
+from relattn_lab.checks import check_choice, check_flag, check_size
 from relattn_lab.config import LabConfig
 from relattn_lab.encodings import ENCODINGS, build_encoding, check_data, lab_options
-from relattn_lab.support.files import check_name, write_json
+from relattn_lab.support.files import write_json
 from relattn_lab.voices.sources import in_four_voices
 
 FILE = "settings.json"

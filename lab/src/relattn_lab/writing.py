@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from relattn_lab.support.files import reason_of
+from relattn.cli.files import reason_of
 
 UNWRITTEN = (OSError, RuntimeError, SafetensorError)
 """What Python, torch and safetensors raise where the disk is full or the folder may not be written to."""

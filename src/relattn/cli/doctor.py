@@ -10,9 +10,9 @@ from rich.text import Text
 import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli.console import out
+from relattn.cli.files import reason_of
 from relattn.cli.machine import machine, versions
 from relattn.compiled.library import Kernels, has_threads, kernels
-from relattn_lab.support.files import reason_of
 
 PACKAGES = ("torch", "triton", "numpy", "safetensors", "transformers", "accelerate", "music21", "mido", "matplotlib")
 KEYS = 16

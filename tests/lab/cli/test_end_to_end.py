@@ -11,18 +11,18 @@ import time
 import mido
 import pytest
 
-RELATTN = [sys.executable, "-m", "relattn"]
+LAB = [sys.executable, "-m", "relattn_lab"]
 SMALL = ["--encodings", "relative,sinusoid", "--steps", "60", "--width", "32", "--depth", "2", "--length", "64"]
 
 
-def relattn(*arguments):
-    return subprocess.run([*RELATTN, *map(str, arguments)], capture_output=True, text=True, timeout=280)
+def lab(*arguments):
+    return subprocess.run([*LAB, *map(str, arguments)], capture_output=True, text=True, timeout=280)
 
 
 def interrupt_at_a_checkpoint(out, name):
     """Start the comparison in `out` and press Ctrl-C once run `name` has written a checkpoint; the process's result."""
     process = subprocess.Popen(
-        [*RELATTN, "compare", "--out", str(out), *SMALL], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*LAB, "compare", "--out", str(out), *SMALL], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 200
     while not list((out / "runs" / name).glob("trainer/checkpoint-*/trainer_state.json")):
@@ -44,9 +44,9 @@ def test_compare_interrupted_resumed_and_composed_with(tmp_path):
     assert not (out / "results.json").exists()
     assert not (out / "report.html").exists()
 
-    resumed = relattn("compare", "--resume", "--out", out)
+    resumed = lab("compare", "--resume", "--out", out)
     assert resumed.returncode == 0, resumed.stderr
-    whole = relattn("compare", "--out", tmp_path / "whole", *SMALL)
+    whole = lab("compare", "--out", tmp_path / "whole", *SMALL)
     assert whole.returncode == 0, whole.stderr
     figures, expected = (
         json.loads((folder / "results.json").read_text())["summary"] for folder in (out, tmp_path / "whole")
@@ -57,7 +57,7 @@ def test_compare_interrupted_resumed_and_composed_with(tmp_path):
     assert "<svg" in (out / "report.html").read_text()
 
     checkpoint = out / "runs" / "relative-seed0" / "model"
-    composed = relattn("compose", "--checkpoint", checkpoint, "--out", tmp_path / "music", "--steps", 16)
+    composed = lab("compose", "--checkpoint", checkpoint, "--out", tmp_path / "music", "--steps", 16)
     assert composed.returncode == 0, composed.stderr
     assert re.search(r"48 steps, 32 of them given", composed.stdout)
     (midi,) = (tmp_path / "music").glob("*.mid")
@@ -72,7 +72,7 @@ def test_compare_interrupted_resumed_and_composed_with(tmp_path):
 def test_a_kill_without_warning_is_resumed_from_the_last_checkpoint(tmp_path):
     out = tmp_path / "compare"
     process = subprocess.Popen(
-        [*RELATTN, "compare", "--out", str(out), *SMALL], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*LAB, "compare", "--out", str(out), *SMALL], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 200
     while not list((out / "runs" / "sinusoid-seed0").glob("trainer/checkpoint-*/trainer_state.json")):
@@ -81,6 +81,6 @@ def test_a_kill_without_warning_is_resumed_from_the_last_checkpoint(tmp_path):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    resumed = relattn("compare", "--resume", "--out", out)
+    resumed = lab("compare", "--resume", "--out", out)
     assert resumed.returncode == 0, resumed.stderr
     assert len(json.loads((out / "results.json").read_text())["runs"]) == 2

@@ -6,7 +6,7 @@ import mido
 import pytest
 
 from relattn_lab.checkpoint import load_checkpoint
-from tests.cli.test_commands import SMALL, call, refused
+from tests.lab.cli.test_commands import SMALL, call, refused
 from tests.lab.played.synthetic import off, on, write_folder, write_midi
 
 pytest_plugins = ["tests.lab.played.apart"]

@@ -35,8 +35,8 @@ HANGING = 540
 
 
 def launched(processes, *arguments):
-    """The command line of `relattn` in so many processes."""
-    run = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "-m", "relattn.cli"]
+    """The command line of `relattn-lab` in so many processes."""
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "-m", "relattn_lab"]
     return [sys.executable, *run, *map(str, arguments)]
 
 
@@ -205,7 +205,7 @@ def test_processes_refused_leave_at_once_after_the_main_one(alone, tmp_path):
 def test_accelerate_starts_several_processes_or_is_refused(alone, tmp_path):
     data, expected = alone
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--main_process_port", "0"]
-    asked = ["-m", "relattn.cli", *map(str, compare(data, tmp_path / "out", FEW))]
+    asked = ["-m", "relattn_lab", *map(str, compare(data, tmp_path / "out", FEW))]
     refused = ran([*launch, "--cpu", *asked])
     assert refused.returncode != 0
     assert "error: processes: got one process of the several that `accelerate launch --cpu` was" in refused.stderr

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from relattn.cli import bench as bench_command
 from relattn_lab import compose as lab_compose
 from relattn_lab.cli import reproduce as reproduce_command
 from relattn_lab.stopping import ECHO, Asked, first_signal_waits
-from tests.cli.test_commands import call, refused
+from tests.lab.cli.test_commands import call, refused
 from tests.lab.small import write_data
 
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -26,10 +25,7 @@ def sends(signum: int):
 
 
 @pytest.mark.parametrize(("signum", "exits"), SIGNALS)
-def test_bench_and_reproduce(signum: int, exits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_command.Benchmark, "run", sends(signum))
-    code, _, said = call("bench", "--out", tmp_path / "bench")
-    assert (code, said.partition("PyTorch ")[2]) == (exits, "stopped; nothing was measured yet")
+def test_reproduce(signum: int, exits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce_command, "start", sends(signum))
     asked = ["reproduce", "jsb", "--data", write_data(tmp_path / "small.json"), "--out", tmp_path / "jsb"]
     assert call(*asked)[::2] == (exits, "stopped before the first step; nothing was kept")

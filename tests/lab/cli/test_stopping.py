@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from relattn.cli import main
+from relattn_lab.cli import main
 from tests.lab.small import write_data
 
 ASKED = [
@@ -37,7 +37,7 @@ def _command(arguments: list[str], errors: Path, began: Connection) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for descriptor in (1, 2):
         os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    sys.argv = ["relattn", *arguments]
+    sys.argv = ["relattn-lab", *arguments]
     began.send(None)
     main()
 

@@ -57,8 +57,8 @@ def test_more_given_than_there_is():
 
 
 def test_the_bundle_is_that_of_its_sources():
-    """`make player` makes it, with npm, which no one needs who installs relattn."""
-    player = ROOT / "player"
+    """`make player` makes it, with npm, which no one needs who installs the lab."""
+    player = ROOT / "lab" / "player"
     digest = hashlib.sha256()
     for name in ("package-lock.json", *sorted(f"src/{path.name}" for path in (player / "src").iterdir())):
         digest.update(name.encode() + (player / name).read_bytes())
@@ -69,7 +69,7 @@ def test_the_bundle_is_that_of_its_sources():
 
 
 def test_no_address_of_a_registry_and_every_licence():
-    lock = json.loads((ROOT / "player/package-lock.json").read_text())
+    lock = json.loads((ROOT / "lab/player/package-lock.json").read_text())
     assert not any("resolved" in entry for entry in lock["packages"].values())
     licences = (HERE / "player.LICENSES.txt").read_text()
     for path in lock["packages"]:

@@ -7,16 +7,8 @@ import tempfile
 
 import pytest
 
-from relattn_lab.support.files import (
-    DRAFT,
-    atomic_path,
-    check_folder,
-    check_name,
-    remove_drafts,
-    whole_folder,
-    write_json,
-    write_text,
-)
+from relattn.cli.files import DRAFT, atomic_path, check_name
+from relattn_lab.support.files import check_folder, remove_drafts, whole_folder, write_json, write_text
 
 
 def test_a_finished_file_replaces_the_old_one(tmp_path):

@@ -12,10 +12,10 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from relattn.arguments import check_choice
 from relattn.cli import REFUSED
 from relattn.cli.console import TYPED, Bar, one_sentence, out, say_stopped
 from relattn.cli.stopped import exit_code
+from relattn_lab.checks import check_choice
 from relattn_lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
 from relattn_lab.config_file import read_config
 from relattn_lab.lock import alone_in
@@ -158,5 +158,5 @@ def _how_to_go_on(comparison: Comparison | None, folder: Path, processes: int) -
         kept = "stopped before a further step; what was done before is kept"
     else:
         return "stopped before the first step; nothing was kept"
-    command = "relattn" if processes == 1 else f"torchrun --nproc-per-node {processes} -m relattn_lab"
+    command = "relattn-lab" if processes == 1 else f"torchrun --nproc-per-node {processes} -m relattn_lab"
     return f"{kept}. Go on with:\n{command} compare --resume --out {quote(str(folder))}"

@@ -6,9 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from relattn.arguments import check_choice
 from relattn.cli.console import Bar, out, say_stopped
 from relattn_lab import lengths
+from relattn_lab.checks import check_choice
 from relattn_lab.lock import alone_in
 from relattn_lab.reproduction import RESULTS_FILE, TABLE_FILE, resume, start
 from relattn_lab.settings import FILE as SETTINGS_FILE

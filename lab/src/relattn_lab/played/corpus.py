@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relattn.cli.files import check_name, reason_of
 from relattn_lab.corpus import SPLITS, Words
 from relattn_lab.played.kept import kept_events
 from relattn_lab.played.notes import UnusableError, read_notes
 from relattn_lab.played.vocabulary import Events
 from relattn_lab.sequences import Sequences
-from relattn_lab.support.files import check_name, reason_of
 
 SUFFIXES = (".mid", ".midi")
 NAMED = 5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from relattn.cli.files import atomic_path
 from relattn_lab.played.vocabulary import Events
-from relattn_lab.support.files import atomic_path
 
 # Part of the folder's name: raise it whenever notes.py or vocabulary.py make other events of a file
 CACHE_FORMAT = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import mido
 import numpy as np
 
-from relattn_lab.support.files import atomic_path, reason_of
+from relattn.cli.files import atomic_path, reason_of
 
 STEPS_PER_SECOND = 100
 DRUMS = 9

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from relattn.cli.files import atomic_path
 from relattn_lab.medium import Medium, Opening, Request, Written, all_but_begin
 from relattn_lab.model import LabModel
 from relattn_lab.played.corpus import SUFFIXES
 from relattn_lab.sequences import Sequences
-from relattn_lab.support.files import atomic_path
 from relattn_lab.text.corpus import load_text
 from relattn_lab.text.vocabulary import Bytes
 

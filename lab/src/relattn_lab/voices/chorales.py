@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relattn_lab.support.files import atomic_path
+from relattn.cli.files import atomic_path
 from relattn_lab.voices.pieces import MusicData, Piece
 from relattn_lab.voices.split import held_soprano, split_pieces
 

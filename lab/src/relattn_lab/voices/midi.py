@@ -7,7 +7,7 @@ from pathlib import Path
 import mido
 import numpy as np
 
-from relattn_lab.support.files import atomic_path
+from relattn.cli.files import atomic_path
 from relattn_lab.voices.held import held_notes
 from relattn_lab.voices.key import key_of
 from relattn_lab.voices.pieces import STEPS_PER_BEAT, VOICES, check_steps
