@@ -34,21 +34,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ZipFile]:
         shutil.copytree(ROOT / folder, copy / folder, ignore=LEFT_BEHIND)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, copy)
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        "made",
-        ".",
-        "./lab",
-    ]
+    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "made", ".", "./lab"]
     without_compiler = {**os.environ, "CC": "false", "CXX": "false"}
-    made = subprocess.run(build, cwd=copy, env=without_compiler, capture_output=True, text=True)
+    made = subprocess.run([sys.executable, *build], cwd=copy, env=without_compiler, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     return {path.name.partition("-")[0]: ZipFile(path) for path in (copy / "made").iterdir()}
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 import relattn
+import relattn_lab
 from relattn.catalogue import CATALOGUE
 from tests.documents.commands import OPTIONS, is_command, refusal
 from tests.documents.page import ROOT
@@ -69,7 +70,8 @@ def listed(page: str) -> list[str]:
 def place(page: str, namespace: dict[str, Any], keras_blocks: list[str]) -> Place:
     """A page's place: what its blocks made, and its preamble in names.toml, which may use all that."""
     entry = NAMES.get(page, {})
-    names = {**public(bool(keras_blocks)), "relattn": relattn, "torch": torch, "inf": math.inf, **namespace}
+    names = {**public(bool(keras_blocks)), "relattn": relattn, "relattn_lab": relattn_lab, "torch": torch}
+    names |= {"inf": math.inf, **namespace}
     for code in [*keras_blocks, entry.get(PREAMBLE, "")]:
         with contextlib.redirect_stdout(io.StringIO()):
             exec(code, names)
