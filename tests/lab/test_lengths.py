@@ -82,5 +82,7 @@ def test_the_models_of_an_experiment_are_evaluated_once(tmp_path: Path):
 
 
 def test_a_folder_without_models(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="which holds no trained model; expected the folder of `relattn rep"):
+    with pytest.raises(
+        FileNotFoundError, match="which holds no trained model; expected the folder of `relattn-lab rep"
+    ):
         Lengths("chorales", tmp_path, Recorder())

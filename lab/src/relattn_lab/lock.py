@@ -1,4 +1,4 @@
-"""One process at a time in the folder of a comparison or a benchmark."""
+"""One process at a time in a folder."""
 
 from __future__ import annotations
 

@@ -14,7 +14,10 @@ from relattn.cli.files import reason_of
 from relattn.cli.machine import machine, versions
 from relattn.compiled.library import Kernels, has_threads, kernels
 
-PACKAGES = ("torch", "triton", "numpy", "safetensors", "transformers", "accelerate", "music21", "mido", "matplotlib")
+PACKAGES = (
+    "relattn-lab", "torch", "triton", "numpy", "safetensors", "transformers", "accelerate", "music21", "mido",
+    "matplotlib",
+)  # fmt: skip
 KEYS = 16
 TOLERANCE = 1e-4
 """Far above what float32 rounding makes of 16 keys, far below what a wrong term makes."""

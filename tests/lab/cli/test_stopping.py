@@ -43,7 +43,7 @@ def _command(arguments: list[str], errors: Path, began: Connection) -> None:
 
 
 class Command:
-    """`relattn` at work; made when it begins."""
+    """`relattn-lab` at work; made when it begins."""
 
     def __init__(self, *arguments: object) -> None:
         handle, name = tempfile.mkstemp()
