@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything lives in .venv. It is made once, and again when pyproject.toml,
+# `make help` lists the targets. Everything lives in .venv. It is made once, and again when a pyproject.toml,
 # constraints.txt or a kernel's source changes.
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
@@ -48,12 +48,12 @@ install: $(STAMP) ## set up .venv with everything that the other targets need
 
 # First pip, because older ones have no --group. Then torch, alone and by its exact version: an index for torch may not
 # have the other packages.
-$(STAMP): pyproject.toml constraints.txt setup.py $(KERNELS)
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt setup.py $(KERNELS)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"relattn needs Python 3.11 or later; $(PYTHON) is {v[0]}.{v[1]}: name another with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,keras]' --group test --group lint
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[keras]' --editable ./lab --group test --group lint
 	touch $@
 
 test: install ## the tests, without the slow ones
@@ -119,7 +119,7 @@ test-arm: install ## the kernels for ARM (aarch64), compiled by zig and run by q
 
 # Both are built from the source distribution. The one for x86-64 is tested in an environment with torch and nothing
 # else.
-wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribution, tested, in dist/
+wheels: test-arm ## manylinux wheels for x86-64 and ARM, the source distribution, tested, and the lab's, in dist/
 	rm -rf $(WHEELS)/x86 $(BARE) dist
 	LDFLAGS=-Wl,-s $(BIN)/python -m build --outdir $(WHEELS)/x86 .
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist $(WHEELS)/x86/*.whl
@@ -127,6 +127,7 @@ wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribu
 	cp $(WHEELS)/x86/*.tar.gz dist
 	@ls dist/*manylinux_2_27_x86_64*.whl dist/*manylinux_2_17_aarch64*.whl
 	@for wheel in dist/*.whl; do $(BIN)/auditwheel show $$wheel || exit 1; done
+	$(BIN)/python -m build --outdir dist lab
 	$(PYTHON) -m venv $(BARE)
 	$(BARE)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	$(BARE)/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*_x86_64.whl)[cli]"
@@ -143,13 +144,15 @@ test-hf-versions: install ## the tests of relattn.hf under other versions of tra
 
 # Checks what an index asks of a package, and runs the tests from the unpacked source distribution, in a separate
 # environment. Two of pyroma's ten points are for an address and an e-mail; the project has neither.
-release-check: install ## the package as it would be published: its metadata, its files, its tests, the workflow files
+release-check: install ## the packages as they would be published: their metadata, files and tests, the workflow files
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group release
 	rm -rf $(RELEASE)
 	$(BIN)/python -m build --outdir $(RELEASE) .
-	$(BIN)/twine check --strict $(RELEASE)/*
-	$(BIN)/check-wheel-contents $(RELEASE)/*.whl
+	$(BIN)/python -m build --outdir $(RELEASE)/lab lab
+	$(BIN)/twine check --strict $(RELEASE)/*.* $(RELEASE)/lab/*
+	$(BIN)/check-wheel-contents $(RELEASE)/*.whl $(RELEASE)/lab/*.whl
 	$(BIN)/pyroma --min 8 $(RELEASE)/*.tar.gz
+	$(BIN)/pyroma --min 8 $(RELEASE)/lab/*.tar.gz
 	$(BIN)/actionlint
 	mkdir $(RELEASE)/unpacked
 	tar -xzf $(RELEASE)/*.tar.gz --strip-components 1 -C $(RELEASE)/unpacked
@@ -180,20 +183,20 @@ docs: install ## the documentation as a site, in site/; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Goes on with a demo that was interrupted, and shows again one that was finished.
-demo: install ## hear the model that comes with relattn, then train and compare encodings on Bach chorales, then compose
-	$(BIN)/relattn compose --out $(DEMO_OUT)/first
+demo: install ## hear the model that comes with the lab, then train and compare encodings on Bach chorales, then compose
+	$(BIN)/relattn-lab compose --out $(DEMO_OUT)/first
 	@echo
-	$(BIN)/relattn compare --out $(DEMO_OUT)/compare --minutes $(DEMO_MINUTES) --at-least $(if $(wildcard $(DEMO_OUT)/compare/settings.json),--resume)
-	$(BIN)/relattn compose --checkpoint $(DEMO_OUT)/compare/runs/relative-heads-seed0/model --out $(DEMO_OUT)/second
+	$(BIN)/relattn-lab compare --out $(DEMO_OUT)/compare --minutes $(DEMO_MINUTES) --at-least $(if $(wildcard $(DEMO_OUT)/compare/settings.json),--resume)
+	$(BIN)/relattn-lab compose --checkpoint $(DEMO_OUT)/compare/runs/relative-heads-seed0/model --out $(DEMO_OUT)/second
 	@echo
 	@echo 'Done. Open in a browser, a MIDI player and a picture viewer:'
 	@ls $(DEMO_OUT)/first/* $(DEMO_OUT)/compare/report.html $(DEMO_OUT)/second/*
 
-# Committed, so that who installs relattn needs nothing of npm.
+# Committed, so that who installs the lab needs nothing of npm.
 player: ## bundle the player of the music pages (needs npm)
 	@type npm >/dev/null 2>&1 || { echo 'make $@ needs Node.js and npm: apt-get install nodejs npm'; exit 1; }
-	cd player && npm ci --no-audit --no-fund && npm run build
+	cd lab/player && npm ci --no-audit --no-fund && npm run build
 
 clean: ## remove .venv, caches and build outputs (keeps runs/)
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist site src/*.egg-info
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist site src/*.egg-info lab/src/*.egg-info lab/build
+	find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

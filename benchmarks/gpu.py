@@ -32,9 +32,9 @@ from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
 from relattn.bench.timing import host_seconds
 from relattn.bench.workload import DECODING, FORWARD, TRAINING, Workload
-from relattn.support.files import write_json
-from relattn.support.machine import machine, versions
-from relattn.support.progress import Silent
+from relattn.cli.machine import machine, versions
+from relattn_lab.support.files import write_json
+from relattn_lab.support.progress import Silent
 
 FOLDER = Path(__file__).parent / "results" / "gpu"
 OURS, FLEX, AS_MASK = "relattn triton", "flex", "sdpa, S as mask"

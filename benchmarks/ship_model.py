@@ -1,10 +1,10 @@
-"""Put a trained model into the package, with the pieces that it opens with: src/relattn/lab/shipped/.
+"""Put a trained model into the package, with the pieces that it opens with: lab/src/relattn_lab/shipped/.
 
-    relattn compare --encodings relative --steps 4000 --width 128 --depth 4 --out runs/ship
+    relattn-lab compare --encodings relative --steps 4000 --width 128 --depth 4 --out runs/ship
     python benchmarks/ship_model.py runs/ship
 
 The folder is a checkpoint like any other. Its data are a part of the chorales: the test pieces of at least 128 steps up
-to a number, and as few training pieces as span the range of every voice, which `relattn compose` keeps to.
+to a number, and as few training pieces as span the range of every voice, which `relattn-lab compose` keeps to.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relattn.lab.checkpoint import DATA_FILE
-from relattn.lab.voices.chorales import load_chorales
-from relattn.lab.voices.medium import allowed_tokens
-from relattn.lab.voices.pieces import Piece
-from relattn.lab.voices.vocabulary import Vocabulary
+from relattn_lab.checkpoint import DATA_FILE
+from relattn_lab.voices.chorales import load_chorales
+from relattn_lab.voices.medium import allowed_tokens
+from relattn_lab.voices.pieces import Piece
+from relattn_lab.voices.vocabulary import Vocabulary
 
-SHIPPED = Path(__file__).parents[1] / "src/relattn/lab/shipped"
+SHIPPED = Path(__file__).parents[1] / "lab/src/relattn_lab/shipped"
 PIECES_FILE = "chorales.json"
 OPENINGS = 12
 LEAST_STEPS = 128
@@ -66,7 +66,7 @@ def told(results: dict[str, Any], encoding: str, counts: dict[str, int]) -> str:
     settings, length = results["settings"], str(results["lengths"][0])
     width, depth, heads, steps = (settings[name] for name in ("width", "depth", "heads", "steps_taken"))
     nats, ngram = results["summary"][encoding][length]["mean"], results["ngram"][length]["nats"]
-    return f"""# The model that `relattn compose` takes by itself
+    return f"""# The model that `relattn-lab compose` takes by itself
 
 A transformer of {results["runs"][0]["parameters"]:,} parameters: width {width}, depth {depth}, {heads} heads, encoding
 `{encoding}`. It was trained on Bach chorales, four voices on a grid of 16th notes, transposed at random:
@@ -76,7 +76,7 @@ On the {results["data"]["test"]["pieces"]} test pieces it takes {nats:.3f} nats 
 
 Made by
 
-    relattn compare --encodings {encoding} --steps {steps} --width {width} --depth {depth} --out runs/ship
+    relattn-lab compare --encodings {encoding} --steps {steps} --width {width} --depth {depth} --out runs/ship
     python benchmarks/ship_model.py runs/ship
 
 `{PIECES_FILE}` holds {counts["test"]} of the test pieces, which it continues, one validation piece, and

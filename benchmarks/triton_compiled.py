@@ -24,8 +24,8 @@ from relattn.backends.triton.host import tile_configs
 from relattn.backends.triton.host.call import Call, Gradients
 from relattn.backends.triton.host.pack import widths_of
 from relattn.backends.triton.kernels import backward, forward, keys, ordered_launch
+from relattn.cli.machine import versions
 from relattn.equation.problem import TABLES
-from relattn.support.machine import versions
 from tests.triton.calls import (
     SHARED_MEMORY,
     WIDTH,

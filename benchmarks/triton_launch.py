@@ -24,8 +24,8 @@ from relattn.backends.triton.host import autotune
 from relattn.backends.triton.host.call import Call
 from relattn.bench.studies.study import figures_of, quartiles
 from relattn.bench.timing import Spread
+from relattn.cli.machine import machine, versions
 from relattn.equation.problem import TABLES
-from relattn.support.machine import machine, versions
 from tests.triton.calls import BATCH, HEADS, WIDTH, meta_axis, meta_call, numbers
 from tests.triton.compiled import given_at_run_time
 

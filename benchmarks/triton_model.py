@@ -36,7 +36,7 @@ from triton.backends.compiler import GPUTarget
 from benchmarks.triton_compiled import CALLS, FOLDER, Launch, constants_of, kernels
 from relattn.backends.triton.host import tile_configs
 from relattn.backends.triton.host.call import Call
-from relattn.support.machine import versions
+from relattn.cli.machine import versions
 from tests.triton.compiled import compiled_for, products_in_its_loops
 
 MULTIPLY_ADDS = {80: 1024, 86: 256, 89: 256, 90: 2048, 100: 4096, 120: 256}

@@ -25,7 +25,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from benchmarks.triton_compiled import FOLDER
 from benchmarks.triton_model import BYTES, SCHEDULERS, bytes_of, instructions
 from relattn.backends.triton.device.skew import shared_place
-from relattn.support.machine import versions
+from relattn.cli.machine import versions
 
 CAPABILITY, TILES, WARPS = 80, (32, 64), 4
 """86 and 89 have the same layout of sums."""

@@ -5,7 +5,7 @@
 
 The four voices are interleaved (soprano, alto, tenor, bass, soprano, ...), one token per 16th note, and a causal model
 predicts each token from the earlier ones. No position is added to the tokens: only the encoding in its attention
-depends on their order. It needs music21, whose corpus holds the chorales: pip install '.[lab,keras]' in a clone.
+depends on their order. It needs music21, whose corpus holds the chorales: pip install '.[keras]' ./lab in a clone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 import relattn.keras as rk
-from relattn.lab.voices import TrainingWindows, Vocabulary, evaluation_windows, load_chorales
-from relattn.lab.windows import IGNORED
+from relattn_lab.voices import TrainingWindows, Vocabulary, evaluation_windows, load_chorales
+from relattn_lab.windows import IGNORED
 
 LENGTH, WIDTH, HEADS, LAYERS = 256, 64, 4, 2
 HEAD_SIZE = WIDTH // HEADS

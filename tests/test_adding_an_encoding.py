@@ -13,7 +13,20 @@ import pytest
 from tests.documents.page import MARKDOWN, ROOT, read
 
 PAGE = (ROOT / "docs" / "adding_an_encoding.md").read_text()
-COPIED = ("src", "tests", "docs", "vectors", "benchmarks", "examples", "measure", "*.md", "*.toml", "*.yml", "Makefile")
+COPIED = (
+    "src",
+    "lab",
+    "tests",
+    "docs",
+    "vectors",
+    "benchmarks",
+    "examples",
+    "measure",
+    "*.md",
+    "*.toml",
+    "*.yml",
+    "Makefile",
+)
 WHERE = re.compile(r"`([\w./]+\.\w+)`(?:, (below|above) `(.+)`)?:")
 
 
@@ -72,7 +85,7 @@ def test_an_encoding_added_as_the_page_says_passes(tmp_path: Path) -> None:
     for step in steps():
         step.take(tmp_path)
     assert read(PAGE).shell == list(SELECTED)
-    variables = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(str(tmp_path / one) for one in ("src", "lab/src"))}
     for command, selected in SELECTED.items():
         ran = subprocess.run(
             [sys.executable, "-m", *command.split(), *selected, "-q", "-x", "-p", "no:cacheprovider"],

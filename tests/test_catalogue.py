@@ -12,7 +12,8 @@ from relattn.bench.workload import Workload
 from relattn.cli import app as commands
 from relattn.convert import layers
 from relattn.encodings.catalogue import CATALOGUE, Layer, name_of
-from relattn.lab import encodings as lab
+from relattn_lab import encodings as lab
+from relattn_lab.cli import app as lab_app
 from tests.convert.cases import CASES
 
 CAUSAL, BOTH = (Layer(num_heads=2, head_dim=8, length=100, causal=causal) for causal in (True, False))
@@ -138,7 +139,7 @@ def test_options_go_over_the_catalogue_s():
 
 
 def test_every_help_text_lists_its_names():
-    for command, names in ((commands.compare, lab.ENCODINGS), (commands.bench, workload.ENCODINGS)):
+    for command, names in ((lab_app.compare, lab.ENCODINGS), (commands.bench, workload.ENCODINGS)):
         text = " ".join(command.__doc__.split())
         for name in names:
             assert name in text.partition("Encodings: ")[2].partition(";")[0], name

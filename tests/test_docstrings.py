@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(path for folder in ("src", "lab/src") for path in (ROOT / folder).rglob("*.py"))
 NAME = r"[A-Z]\w*(?:Error|Interrupt|Resources)"
 FORM = re.compile(rf"Raises (?:{NAME}(?:, {NAME})*: |what (?:`|its ))")
 WITHOUT_COLON = re.compile(rf"\b{NAME}\b(?!:|, {NAME}\b)")
@@ -36,7 +37,7 @@ def _good(paragraph: str) -> bool:
 
 def examples() -> Iterator[tuple[str, str]]:
     """The blocks of code in the docstrings: paragraphs set in by four spaces, from one that imports torch on."""
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in SOURCES:
         for _, text in docstrings(path.read_text()):
             _, found, block = text.partition("\n\n    import torch\n")
             if found:
@@ -54,8 +55,8 @@ def test_there_are_examples():
 
 def test_every_docstring_has_the_form():
     found = [
-        f"{path.relative_to(SOURCE)}:{line}: {complaint}"
-        for path in sorted(SOURCE.rglob("*.py"))
+        f"{path.relative_to(ROOT)}:{line}: {complaint}"
+        for path in SOURCES
         for line, text in docstrings(path.read_text())
         for complaint in complaints(text)
     ]

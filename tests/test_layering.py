@@ -2,8 +2,9 @@
 
 A part is a module or package of relattn, or one module of a package whose modules lie on several floors. It imports
 only parts named before it; encodings and backends never import each other; one backend does not import
-another's insides; a part imports only the packages that its extra declares. Imports inside functions and under
-TYPE_CHECKING are arrows like any other.
+another's insides; a part imports only the packages that its extra declares. The lab is a distribution of its own, on
+relattn's public names and on what its command shares with relattn's. Imports inside functions and under TYPE_CHECKING
+are arrows like any other.
 """
 
 import ast
@@ -22,6 +23,8 @@ import relattn
 
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "relattn"
+LAB = "relattn_lab"
+SOURCES = (REPOSITORY / "src", REPOSITORY / "lab" / "src")
 
 # The compiled kernels lie in the folder of their backend, and rotate for the encodings, too: these modules are one part
 # of the ground. The others of the folder are a backend.
@@ -54,8 +57,6 @@ PARTS = (
     "distributed",
     "hf",
     "keras",
-    "support",
-    "lab",
     "bench",
     "cli",
     "__main__",
@@ -76,8 +77,15 @@ KERAS_BACKENDS = {
 # What measures Keras, in processes of its own.
 MEASURES_KERAS = f"{PACKAGE}.bench.studies.keras_step"
 
-# The commands that do their work in the lab or the benchmark. All else of the command runs with the extra `cli` alone.
-OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "bench", "reproduce", "studies")}
+# The commands that do their work in the benchmark. All else of the command runs with the extra `cli` alone.
+OF_THE_BENCHMARK = {f"{PACKAGE}.cli.{command}" for command in ("bench", "studies")}
+
+# What the lab may import of relattn: public modules, by names without an underscore; files, signals and facts about the
+# machine; and in its command the ground of both commands. Nothing else of the lab imports its command, typer or rich.
+PUBLIC = {PACKAGE, *(f"{PACKAGE}.{room}" for room in ("convert", "distributed", "errors", "hf", "nn"))}
+SHARED = {f"{PACKAGE}.cli.{module}" for module in ("files", "machine", "stopped")}
+GROUND = {f"{PACKAGE}.cli", f"{PACKAGE}.cli.commands", f"{PACKAGE}.cli.console"}
+COMMAND_ALONE = {"typer", "rich"}
 
 # One backend is written in Triton's language; the others, and what serves them, are PyTorch alone.
 KERNELS = f"{PACKAGE}.backends.triton"
@@ -90,18 +98,21 @@ ASKING = {("cpu", "dense")}
 
 
 def declared_packages() -> dict[str, set[str]]:
-    """The packages that pyproject.toml declares: "" for the core's, then one entry for each extra.
+    """The packages that are declared: "" for the core's, then one entry for each extra, and "lab" for the lab's own.
 
-    An extra that names another one, as relattn[other], has its packages, too.
+    The lab names relattn with extras, and has their packages, too.
     """
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    core, lab = (tomllib.loads((REPOSITORY / path / "pyproject.toml").read_text())["project"] for path in ("", "lab"))
+    groups = {"": core["dependencies"], **core["optional-dependencies"], "lab": lab["dependencies"]}
 
     def packages(lines: list[str]) -> set[str]:
         found: set[str] = set()
         for line in lines:
-            own = re.fullmatch(rf"{PACKAGE}\[(\w+)\]", line)
-            found |= packages(groups[own[1]]) if own else {re.split(r"[\[<>=~!; ]", line)[0]}
+            own = re.fullmatch(rf"{PACKAGE}\[([\w,]+)\]==[\d.]+", line)
+            if own:
+                found.update(*(packages(groups[extra]) for extra in own[1].split(",")))
+            else:
+                found.add(re.split(r"[\[<>=~!; ]", line)[0])
         return found
 
     return {extra: packages(lines) for extra, lines in groups.items()}
@@ -122,13 +133,15 @@ def packages_of(part: str, importer: str = "") -> set[str]:
         return declared[""] | declared["hf"]
     if importer == MEASURES_KERAS:
         return {"numpy", "torch", "tensorflow", "jax"} | declared["keras"]
-    if part in ("lab", "bench") or importer in OF_THE_LAB:
-        return declared[""] | declared["lab"]
+    if part == "bench" or importer in OF_THE_BENCHMARK:
+        return declared[""] | declared["lab"] | {LAB}
     return declared[""] | declared["cli"] if part == "cli" else declared[""]
 
 
-def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
-    """Every import of a file under `root`: its line, and the dotted module (of `from a import b`: a.b if a module)."""
+def imported(path: Path, root: Path, *others: Path) -> Iterator[tuple[int, str]]:
+    """Every import of a file under `root`: its line, and the dotted module (of `from a import b`: a.b if a module, here
+    or under another root, or private).
+    """
     package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -137,9 +150,10 @@ def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join((*base, node.module) if node.module else base)
             for alias in node.names:
-                inner = root / module.replace(".", "/") / alias.name
-                is_module = inner.is_dir() or inner.with_suffix(".py").is_file()
-                yield node.lineno, f"{module}.{alias.name}" if is_module else module
+                inner = [one / module.replace(".", "/") / alias.name for one in (root, *others)]
+                is_module = any(one.is_dir() or one.with_suffix(".py").is_file() for one in inner)
+                private = alias.name.startswith("_")
+                yield node.lineno, f"{module}.{alias.name}" if is_module or private else module
 
 
 def part_of(module: str) -> str:
@@ -157,6 +171,8 @@ def backend_of(module: str) -> str:
 
 def complaint(importer: str, target: str) -> str | None:
     """Why module `importer` must not import module `target`; None where it may."""
+    if importer.split(".")[0] == LAB:
+        return complaint_about_the_lab(importer, target)
     part, other = part_of(importer), part_of(target)
     if target.split(".")[0] != PACKAGE:
         package = target.split(".")[0]
@@ -167,9 +183,9 @@ def complaint(importer: str, target: str) -> str | None:
         return f"{unplaced[0]} is no part of relattn: give it a place in PARTS"
     if part == "keras" and other not in {"keras", *UNDER_KERAS} and importer != EXCHANGE:
         return f"keras imports {target}: it shares only {', '.join(sorted(UNDER_KERAS))} with the PyTorch side"
-    if part == "cli" and other in ("lab", "bench") and importer not in OF_THE_LAB:
-        return f"{importer} imports {target}: only {', '.join(sorted(OF_THE_LAB))} need the extra `lab`"
-    if PARTS.index(other) > PARTS.index(part):
+    if part == "cli" and other == "bench" and importer not in OF_THE_BENCHMARK:
+        return f"{importer} imports {target}: only {', '.join(sorted(OF_THE_BENCHMARK))} measure"
+    if PARTS.index(other) > PARTS.index(part) and not (part == "bench" and target in SHARED):
         return f"{part} imports {target}, which lies above it"
     if (part, other) in APART:
         return f"{part} imports {target}: {part} and {other} never import each other"
@@ -180,23 +196,40 @@ def complaint(importer: str, target: str) -> str | None:
     return None
 
 
-def complaints(source: Path) -> list[str]:
-    """One line for every forbidden import under `source`/relattn."""
+def complaint_about_the_lab(importer: str, target: str) -> str | None:
+    """Why module `importer` of the lab must not import module `target`; None where it may."""
+    package = target.split(".")[0]
+    is_command = importer.startswith((f"{LAB}.cli", f"{LAB}.__main__"))
+    if package == PACKAGE:
+        allowed = target in PUBLIC | SHARED or (is_command and target in GROUND)
+        return None if allowed else f"{importer} imports {target}, which is not public"
+    if package == LAB:
+        is_above = target.startswith(f"{LAB}.cli") and not is_command
+        return f"{importer} imports {target}, which lies above it" if is_above else None
+    allowed = declared_packages()[""] | declared_packages()["lab"]
+    if package in (allowed if is_command else allowed - COMMAND_ALONE) or package in sys.stdlib_module_names:
+        return None
+    return f"{importer} imports the package {package}, which is not declared for it"
+
+
+def complaints(*sources: Path) -> list[str]:
+    """One line for every forbidden import of relattn and the lab, under the first folder that holds them."""
     found = []
-    for path in sorted((source / PACKAGE).rglob("*.py")):
-        relative = path.relative_to(source).with_suffix("")
-        importer = ".".join(part for part in relative.parts if part != "__init__")
-        for line, target in dict.fromkeys(imported(path, source)):
-            reason = complaint(importer, target)
-            if reason:
-                found.append(f"{path.relative_to(source)}:{line}: {reason}")
+    for source in sources:
+        for path in sorted(path for package in (PACKAGE, LAB) for path in (source / package).rglob("*.py")):
+            relative = path.relative_to(source).with_suffix("")
+            importer = ".".join(part for part in relative.parts if part != "__init__")
+            for line, target in dict.fromkeys(imported(path, source, *sources)):
+                reason = complaint(importer, target)
+                if reason:
+                    found.append(f"{path.relative_to(source)}:{line}: {reason}")
     return found
 
 
 def test_no_arrow_goes_up():
-    source = REPOSITORY / "src"
-    assert (source / PACKAGE / "equation").is_dir()
-    assert complaints(source) == []
+    assert (SOURCES[0] / PACKAGE / "equation").is_dir()
+    assert (SOURCES[1] / LAB / "cli").is_dir()
+    assert complaints(*SOURCES) == []
 
 
 def test_oracles_import_nothing_of_ours():
@@ -240,24 +273,28 @@ GOOD_HOUSE = {
     "keras/shaw.py": "import keras\nimport numpy as np\nfrom relattn.positions.offsets import sinusoids\n",
     "keras/loop.py": "from relattn.keras import shaw\ndef loop():\n    import tensorflow\n",
     "keras/exchange.py": "def to_torch():\n    import torch\n    import relattn.encodings\n",
-    "lab/__init__.py": "",
-    "lab/model.py": "import relattn\nfrom relattn import ShawEmbedding\nimport transformers\n",
     "encodings/catalogue.py": "from relattn.encodings import shaw\n",
-    "support/__init__.py": "",
-    "support/machine.py": "import torch\nimport relattn\n",
-    "lab/files.py": "from relattn.support import machine\nimport filelock\nimport safetensors\n",
     "cli/__init__.py": "def main():\n    from relattn.cli import app\n",
-    "cli/app.py": "import typer\nfrom relattn.support import machine\ndef f():\n    from relattn.cli.compare "
-    "import run\n",
-    "cli/compare.py": "import rich\nimport accelerate\nfrom relattn.lab.model import Model\n",
+    "cli/app.py": "import typer\nfrom relattn.cli import machine\ndef f():\n    from relattn.cli.convert import run\n",
+    "cli/machine.py": "import torch\nimport relattn\n",
     "cli/convert.py": "import safetensors\nfrom relattn.encodings.catalogue import CATALOGUE\n",
     "__main__.py": "from relattn.cli import main\n",
+    f"{LAB}/__init__.py": "",
+    f"{LAB}/model.py": "import relattn\nfrom relattn import ShawEmbedding, catalogue\nimport transformers\n",
+    f"{LAB}/files.py": "from relattn.cli import machine\nimport filelock\nimport safetensors\n",
+    f"{LAB}/cli/__init__.py": "from relattn.cli import main\n",
+    f"{LAB}/cli/compare.py": f"import rich\nimport accelerate\nfrom {LAB}.model import Model\n",
 }
+
+
+def place(name: str) -> str:
+    """Where a file of the good order lies."""
+    return name if name.startswith(LAB) else f"{PACKAGE}/{name}"
 
 
 def build(source: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
-        path = source / PACKAGE / name
+        path = source / place(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return source
@@ -274,7 +311,7 @@ def test_a_good_order_has_no_complaints(tmp_path):
         ("equation/table.py", "from relattn import api", "equation imports relattn.api"),
         ("equation/table.py", "import relattn.backends.dense as d", "equation imports relattn.backends.dense"),
         ("equation/table.py", "from ..backends.dense import dense", "equation imports relattn.backends.dense"),
-        ("equation/table.py", "from .. import lab", "equation imports relattn.lab"),
+        ("equation/table.py", "import relattn_lab", "equation imports the package relattn_lab, which is not declared"),
         ("equation/table.py", "from relattn import ShawEmbedding", "equation imports relattn, which lies above it"),
         ("api.py", "def f():\n    import relattn.nn", "api imports relattn.nn"),
         (
@@ -282,7 +319,7 @@ def test_a_good_order_has_no_complaints(tmp_path):
             "if TYPE_CHECKING:\n    from relattn.positions.offsets import slopes",
             "errors imports relattn.positions.offsets",
         ),
-        ("__init__.py", "import relattn.lab", "relattn imports relattn.lab"),
+        ("__init__.py", "import relattn_lab.model", "relattn imports the package relattn_lab, which is not"),
         ("backends/dense.py", "from relattn.encodings.shaw import S", "backends and encodings never import each other"),
         ("encodings/shaw.py", "from relattn.backends import sums", "encodings imports relattn.backends.sums"),
         (
@@ -319,20 +356,27 @@ def test_a_good_order_has_no_complaints(tmp_path):
         ("errors.py", "import numpy.linalg", "errors imports the package numpy"),
         ("keras/shaw.py", "import torch", "keras imports the package torch"),
         ("keras/loop.py", "from relattn.encodings import shaw", "keras imports relattn.encodings.shaw: it shares only"),
-        ("keras/shaw.py", "from relattn.lab import model", "keras imports relattn.lab"),
-        ("keras/exchange.py", "from relattn.lab import model", "keras imports relattn.lab.model, which lies above it"),
+        ("keras/shaw.py", "from relattn import cli", "keras imports relattn.cli: it shares only"),
+        ("keras/exchange.py", "from relattn.cli import app", "keras imports relattn.cli.app, which lies above it"),
         ("api.py", "import relattn.keras.shaw", "api imports relattn.keras"),
-        ("lab/model.py", "import tensorboard", "lab imports the package tensorboard"),
-        ("lab/model.py", "from relattn.cli import main", "lab imports relattn.cli"),
-        ("support/machine.py", "import rich", "support imports the package rich"),
-        ("support/machine.py", "from relattn.lab import model", "support imports relattn.lab.model, which lies above"),
+        (f"{LAB}/model.py", "import tensorboard", f"{LAB}.model imports the package tensorboard"),
+        (f"{LAB}/model.py", "import rich", f"{LAB}.model imports the package rich"),
+        (f"{LAB}/model.py", "from relattn.cli import main", f"{LAB}.model imports relattn.cli, which is not public"),
+        (f"{LAB}/model.py", f"from {LAB} import cli", f"{LAB}.model imports {LAB}.cli, which lies above it"),
+        (
+            f"{LAB}/model.py",
+            "import relattn.equation.tables",
+            f"{LAB}.model imports relattn.equation.tables, which is not",
+        ),
+        (f"{LAB}/model.py", "from relattn.nn import _x", f"{LAB}.model imports relattn.nn._x, which is not public"),
+        (
+            f"{LAB}/cli/compare.py",
+            "from relattn.cli import app",
+            f"{LAB}.cli.compare imports relattn.cli.app, which is",
+        ),
         ("cli/app.py", "import matplotlib", "cli imports the package matplotlib"),
         ("cli/convert.py", "import transformers", "cli imports the package transformers"),
-        (
-            "cli/convert.py",
-            "def f():\n    from relattn.lab import model",
-            "relattn.cli.convert imports relattn.lab.model",
-        ),
+        ("cli/convert.py", "def f():\n    import relattn_lab", "cli imports the package relattn_lab, which is not"),
         ("encodings/catalogue.py", "import relattn.convert", "encodings imports relattn.convert, which lies above it"),
         ("attic.py", "import relattn.errors", "attic is no part of relattn"),
     ],
@@ -344,7 +388,7 @@ def test_a_bad_order_is_found(tmp_path, name, line, expected):
     found = complaints(source)
     assert len(found) == 1
     position = len((good + line).splitlines())
-    assert found[0].startswith(f"{PACKAGE}/{name}:{position}: ")
+    assert found[0].startswith(f"{place(name)}:{position}: ")
     assert expected in found[0]
 
 

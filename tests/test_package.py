@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import relattn
+import relattn_lab
 from relattn import call
-from tests.test_layering import declared_packages
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -126,14 +126,12 @@ def test_the_description_has_no_relative_link() -> None:
 def test_one_version() -> None:
     assert f"\nversion: {relattn.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## [{relattn.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    lab = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
+    assert f"relattn[cli,hf]=={relattn.__version__}" in lab["dependencies"]
+    assert relattn_lab.__version__ == relattn.__version__
 
 
-OF_THE_LAB = [
-    ("lab", package) for package in sorted(declared_packages()["lab"] - declared_packages()[""] - {"rich", "typer"})
-]
-
-
-@pytest.mark.parametrize(("part", "package"), [("hf", "transformers"), ("keras", "keras"), *OF_THE_LAB])
+@pytest.mark.parametrize(("part", "package"), [("hf", "transformers"), ("keras", "keras")])
 def test_a_part_names_its_extra(part: str, package: str) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; import relattn.{part}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Draws lengths.png, the picture of longer windows in docs/lab.md, from the figures of `relattn reproduce lengths`.
+"""Draws lengths.png, the picture of longer windows in docs/lab.md, from the figures of `relattn-lab reproduce lengths`.
 
 python docs/figures/draw_lengths.py benchmarks/results/jsb/lengths.json
 """

@@ -71,7 +71,7 @@ _HOMES = {
     "UnsupportedError": "relattn.errors",
     "RelattnWarning": "relattn.errors",
 }
-_MODULES = {name: f"relattn.{name}" for name in ("nn", "hf", "keras", "convert", "errors", "lab")}
+_MODULES = {name: f"relattn.{name}" for name in ("nn", "hf", "keras", "convert", "errors")}
 _MODULES |= {"offsets": "relattn.positions.offsets", "catalogue": "relattn.encodings.catalogue"}
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from relattn.bench.memory import Memory, OverMemoryError, OverTimeError
 from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
 from relattn.bench.timing import Spread
-from relattn.support.progress import Silent
+from relattn_lab.support.progress import Silent
 
 NAMES = (FLOOR, "relattn native", "relattn dense", "plain", "plain, strided")
 KIB = 2**10

@@ -16,7 +16,7 @@ from relattn.bench.studies.study import Study, carry_out, figures_of, shown
 from relattn.bench.studies.workloads import TABLES
 from relattn.bench.timing import Spread, Timing
 from relattn.cli.app import app
-from relattn.support.progress import Silent
+from relattn_lab.support.progress import Silent
 
 ONE = Spread(1.5, 1.5, 1.5)
 

@@ -194,8 +194,9 @@ def test_a_model_of_the_lab_is_said_to_be_one(form: tuple[str, ...], tmp_path: P
     said = refused("convert", tmp_path / "model" / "model.safetensors", tmp_path / "out.safetensors", *form)
     (theirs,) = {*form} - {"--from", "--to", "relattn"}
     assert said == (
-        f"in: got {tmp_path / 'model' / 'model.safetensors'}, a model that `relattn compare` or `relattn reproduce` "
-        f"wrote, with relattn's own layers; expected one whose layers {theirs} has; compose with it by `relattn "
-        f"compose --checkpoint {tmp_path / 'model'}`, or load it by relattn.lab.checkpoint.load_checkpoint"
+        f"in: got {tmp_path / 'model' / 'model.safetensors'}, a model that `relattn-lab compare` or "
+        f"`relattn-lab reproduce` wrote, with relattn's own layers; expected one whose layers {theirs} has; compose "
+        f"with it by `relattn-lab compose --checkpoint {tmp_path / 'model'}`, or load it by "
+        "relattn_lab.checkpoint.load_checkpoint"
     )
     assert not (tmp_path / "out.safetensors").exists()

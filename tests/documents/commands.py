@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import shlex
@@ -18,15 +19,23 @@ from relattn.bench.settings import Settings as BenchSettings
 from relattn.cli.app import app
 from relattn.cli.studies import check as check_study
 from relattn.convert import FORMATS
-from relattn.lab.reproduction import ReproductionSettings
-from relattn.lab.settings import Settings as LabSettings
+from relattn_lab.cli.app import app as lab_app
+from relattn_lab.reproduction import ReproductionSettings
+from relattn_lab.settings import Settings as LabSettings
 from tests.documents.page import ROOT
 
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
-OPTIONS = {option for command in COMMANDS.values() for one in command.params for option in one.opts} | {"--help"}
+APPS = {"relattn": app, "relattn-lab": lab_app}
+COMMANDS: dict[str, dict[str, Any]] = {
+    program: typer.main.get_command(one).commands  # pyright: ignore[reportAttributeAccessIssue]
+    for program, one in APPS.items()
+}
+OPTIONS = {
+    option for named in COMMANDS.values() for command in named.values() for one in command.params for option in one.opts
+} | {"--help"}
 MAKEFILE = (ROOT / "Makefile").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
+LAB = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
 ELSEWHERE = {"tensorflow"}
 """Packages that a page installs by another name than pyproject.toml's."""
 
@@ -51,13 +60,14 @@ def is_command(line: str) -> bool:
     return re.match(rf"([A-Z_]+=\S* )*(\.venv/bin/)?({'|'.join(map(re.escape, PROGRAMS))})( (?! )|$)", line) is not None
 
 
-def _relattn(words: list[str]) -> str | None:
+def _ours(program: str, words: list[str]) -> str | None:
     """By the real parser; what the commands would carry out is checked and left undone."""
-    if not words or (words[0] in COMMANDS and len(words) == 1):
+    commands = COMMANDS[program]
+    if not words or (words[0] in commands and len(words) == 1):
         return None  # mentioned
-    if words[0] in COMMANDS and len(words) == 2 and words[1] in OPTIONS:
-        taken = {option for one in COMMANDS[words[0]].params for option in one.opts} | {"--help"}
-        return None if words[1] in taken else f"relattn {words[0]} has no option {words[1]}"
+    if words[0] in commands and len(words) == 2 and words[1] in OPTIONS:
+        taken = {option for one in commands[words[0]].params for option in one.opts} | {"--help"}
+        return None if words[1] in taken else f"{program} {words[0]} has no option {words[1]}"
 
     def check_formats(source: object, target: object, *formats: str) -> None:
         unknown = [one for one in formats if one not in (*FORMATS, "relattn")]
@@ -65,19 +75,19 @@ def _relattn(words: list[str]) -> str | None:
             raise ValueError(f"no format {unknown}")
 
     checks = {
-        "compare": lambda given, *_, **__: LabSettings.from_dict(given),
-        "bench": lambda given, *_: BenchSettings(**given),
-        "studies": lambda name, given, _: check_study(name, given),
-        "compose": lambda *_: None,
-        "reproduce": lambda _, given, *__: ReproductionSettings.from_dict({"data": "jsb.json"} | given),
-        "convert": check_formats,
+        "relattn_lab.cli.compare": lambda given, *_, **__: LabSettings.from_dict(given),
+        "relattn_lab.cli.compose": lambda *_: None,
+        "relattn_lab.cli.reproduce": lambda _, given, *__: ReproductionSettings.from_dict({"data": "jsb.json"} | given),
+        "relattn.cli.bench": lambda given, *_: BenchSettings(**given),
+        "relattn.cli.studies": lambda name, given, _: check_study(name, given),
+        "relattn.cli.convert": check_formats,
     }
     stubs = {}
     for name, check in checks.items():
-        stubs[f"relattn.cli.{name}"] = ModuleType(name)
-        stubs[f"relattn.cli.{name}"].__dict__["run"] = check
+        stubs[name] = ModuleType(name)
+        stubs[name].__dict__["run"] = check
     with mock.patch.dict(sys.modules, stubs):
-        ran = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+        ran = CliRunner().invoke(APPS[program], words, env={"COLUMNS": "200"})
     return None if ran.exit_code == 0 else ran.stderr or repr(ran.exception)
 
 
@@ -108,7 +118,7 @@ def _torchrun(words: list[str]) -> str | None:
     if words[:1] != ["--nproc-per-node"] or not words[1].isdigit():
         return f"torchrun {words[:2]}"
     rest = words[2:]
-    return _relattn(rest[2:]) if rest[:2] == ["-m", "relattn.cli"] else _python(rest)
+    return _ours("relattn-lab", rest[2:]) if rest[:2] == ["-m", "relattn_lab"] else _python(rest)
 
 
 def _pytest(words: list[str]) -> str | None:
@@ -120,13 +130,16 @@ def _pip(words: list[str]) -> str | None:
     if words[:1] != ["install"]:
         return f"pip {words[:1]}"
     for word in words[1:]:
+        if word == "./lab":
+            continue
         match = re.fullmatch(r"([\w.-]+?)(?:\[(\w+)\])?(?:==[\d.]+)?", word)
         if match is None:
             return f"pip install {word}"
         package, extra = match.groups()
         if extra is not None and extra not in PROJECT["optional-dependencies"]:
             return f"relattn has no extra {extra}"
-        declared = str([PROJECT["dependencies"], PROJECT["optional-dependencies"], PYPROJECT["dependency-groups"]])
+        projects = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].values(), *LAB["dependencies"]]
+        declared = str([projects, PYPROJECT["dependency-groups"]])
         if package not in (".", "relattn", *ELSEWHERE) and not re.search(f"['\"]{package}>", declared):
             return f"pyproject.toml declares no {package}"
     return None
@@ -137,7 +150,7 @@ def _known(words: list[str]) -> None:
 
 
 PROGRAMS: dict[str, Any] = {
-    "relattn": _relattn,
+    **{program: functools.partial(_ours, program) for program in APPS},
     "make": _make,
     "python": _python,
     "pytest": _pytest,

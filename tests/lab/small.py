@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from relattn.lab.config import LabConfig
-from relattn.lab.model import LabModel
-from relattn.lab.settings import Settings
-from relattn.support.progress import Silent
+from relattn_lab.config import LabConfig
+from relattn_lab.model import LabModel
+from relattn_lab.settings import Settings
+from relattn_lab.support.progress import Silent
 from tests import seeds
 from tests.lab.voices.synthetic import random_steps
 

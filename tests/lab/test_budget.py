@@ -2,10 +2,10 @@
 
 import pytest
 
-from relattn.lab.budget import LEAST_STEPS, TRAINER_OVERHEAD, Cost, affordable_steps, measure, seconds_of
-from relattn.lab.division import Division
-from relattn.lab.material import Material
-from relattn.support.progress import Silent
+from relattn_lab.budget import LEAST_STEPS, TRAINER_OVERHEAD, Cost, affordable_steps, measure, seconds_of
+from relattn_lab.data_parallel import DataParallel
+from relattn_lab.dataset import Dataset
+from relattn_lab.support.progress import Silent
 from tests.lab.small import SMALL, settings, write_data
 
 COSTS = {"a": Cost(step=0.1, evaluation=10.0), "b": Cost(step=0.3, evaluation=20.0)}
@@ -27,9 +27,9 @@ def test_minutes_that_do_not_suffice_allow_the_fewest_steps():
 
 
 def test_a_step_and_the_evaluations_are_timed(tmp_path):
-    material = Material.load(str(write_data(tmp_path / "small.json")), SMALL["length"], Silent())
+    dataset = Dataset.load(str(write_data(tmp_path / "small.json")), SMALL["length"], Silent())
     asked = settings("data")
-    once, often = (measure(asked, "relative", material, validations, Division()) for validations in (0, 1000))
+    once, often = (measure(asked, "relative", dataset, validations, DataParallel()) for validations in (0, 1000))
     assert once.step > 0
     assert once.evaluation > 0
     assert often.evaluation > 10 * once.evaluation

@@ -8,8 +8,8 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
 
-from relattn.lab.card import model_card
-from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
+from relattn_lab.card import model_card
+from relattn_lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
 from tests.lab import small
 
 CARD = DataCard("chorales", "voices", {"low": 40, "high": 57})
@@ -18,7 +18,7 @@ CARD = DataCard("chorales", "voices", {"low": 40, "high": 57})
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     model = small.model("t5")
-    told = model_card(model, "chorales", 4000, 0.38123, "relattn compare --config config.toml")
+    told = model_card(model, "chorales", 4000, 0.38123, "relattn-lab compare --config config.toml")
     save_checkpoint(tmp_path / "model", model, CARD, told)
     return tmp_path / "model"
 
@@ -29,7 +29,7 @@ def test_the_card_says_what_the_model_is(folder: Path):
     assert card.data.tags == ["relattn", "relative-attention", "t5"]
     for told in ("`t5`: a bias for each bucket of offsets (Raffel et al. 2020, T5)", "width 16, depth 1, 2 heads, ",
                  "| training | 4,000 steps, windows of 16 tokens |", "0.3812 nats per token at the end",
-                 "relattn compare --config config.toml", "relattn compose --checkpoint ."):  # fmt: skip
+                 "relattn-lab compare --config config.toml", "relattn-lab compose --checkpoint ."):  # fmt: skip
         assert told in card.text
 
 

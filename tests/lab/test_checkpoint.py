@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
-from relattn.lab.material import Material
-from relattn.support.progress import Silent
+from relattn_lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
+from relattn_lab.dataset import Dataset
+from relattn_lab.support.progress import Silent
 from tests.lab.small import SMALL, model, tokens, write_data
 
 CARD = DataCard("chorales", "voices", {"low": 40, "high": 57})
@@ -46,7 +46,7 @@ def test_weights_that_are_cut_off(folder, left):
     with pytest.raises(ValueError) as caught:
         load_checkpoint(folder)
     assert str(caught.value).startswith(f"checkpoint: got {folder}, which is cut off or broken (")
-    assert str(caught.value).endswith("); expected a folder `model` that `relattn compare` wrote; train it anew")
+    assert str(caught.value).endswith("); expected a folder `model` that `relattn-lab compare` wrote; train it anew")
     assert "\n" not in str(caught.value)
 
 
@@ -74,7 +74,7 @@ def test_a_file_that_is_missing(folder, name):
     with pytest.raises(FileNotFoundError) as caught:
         load_checkpoint(folder)
     assert str(caught.value) == (
-        f"checkpoint: got {folder}, which holds no {name}; expected a folder `model` that `relattn compare` wrote"
+        f"checkpoint: got {folder}, which holds no {name}; expected a folder `model` that `relattn-lab compare` wrote"
     )
 
 
@@ -82,7 +82,8 @@ def test_a_folder_that_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         load_checkpoint(tmp_path / "no")
     assert str(caught.value) == (
-        f"checkpoint: got {tmp_path / 'no'}, which is no folder; expected a folder `model` that `relattn compare` wrote"
+        f"checkpoint: got {tmp_path / 'no'}, which is no folder; expected a folder `model` that "
+        "`relattn-lab compare` wrote"
     )
 
 
@@ -135,7 +136,7 @@ def test_a_card_of_other_types(folder, card):
 def test_a_card_finds_its_data_from_everywhere(tmp_path, monkeypatch):
     write_data(tmp_path / "songs.json")
     monkeypatch.chdir(tmp_path)
-    assert Material.load("songs.json", SMALL["length"], Silent()).card.data == str((tmp_path / "songs.json").resolve())
+    assert Dataset.load("songs.json", SMALL["length"], Silent()).card.data == str((tmp_path / "songs.json").resolve())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -149,7 +150,7 @@ def test_weights_that_are_not_finite(folder, value):
     assert str(caught.value) == (
         f"checkpoint: got {folder}, which has weights that are not finite (see "
         "blocks.0.feed_forward.inner.weight); expected "
-        "a folder `model` that `relattn compare` wrote; train it anew"
+        "a folder `model` that `relattn-lab compare` wrote; train it anew"
     )
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from relattn.encodings.catalogue import CATALOGUE
-from relattn.lab.budget import LEAST_STEPS
-from relattn.lab.checkpoint import load_checkpoint
-from relattn.lab.compare import resume, start
-from relattn.lab.continuations import COMPOSED, GIVEN
-from relattn.lab.evaluate import evaluate
-from relattn.lab.material import Material
-from relattn.lab.voices.ngram import NGram
-from relattn.lab.voices.sources import load_music
-from relattn.lab.voices.vocabulary import Vocabulary
+from relattn_lab.budget import LEAST_STEPS
+from relattn_lab.checkpoint import load_checkpoint
+from relattn_lab.compare import resume, start
+from relattn_lab.continuations import COMPOSED, GIVEN
+from relattn_lab.dataset import Dataset
+from relattn_lab.evaluate import evaluate
+from relattn_lab.voices.ngram import NGram
+from relattn_lab.voices.sources import load_music
+from relattn_lab.voices.vocabulary import Vocabulary
 from tests.lab.small import SMALL, Recorder, settings, write_data
 
 
@@ -81,7 +81,7 @@ def test_the_figures_are_those_of_the_saved_models(done):
     for run in results["runs"]:
         model, card = load_checkpoint(comparison.folder(run["encoding"], run["seed"]) / "model")
         assert card.data == str((comparison.out.parent / "small.json").resolve())
-        for length, windows in comparison.material.held_out.items():
+        for length, windows in comparison.dataset.held_out.items():
             assert evaluate(model, windows).mean == pytest.approx(run["evaluation"][str(length)]["nats"], rel=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_the_ngram_is_among_the_rows_with_its_own_losses(done):
     for length in ("16", "32", "64"):
         assert results["ngram"][length]["nats"] == pytest.approx(expected)
         assert results["ngram"][length]["tokens"] == results["data"]["test"]["tokens"]
-    validation = comparison.material.validation
+    validation = comparison.dataset.validation
     valid_pieces = [data.valid[piece] for piece in sorted(set(validation.piece.tolist()))]
     assert results["ngram_validation"] == pytest.approx(NGram.fit(data.train, vocabulary).evaluate(valid_pieces))
     # in the longest windows the first piece's losses stand where its tokens do
@@ -108,7 +108,7 @@ def test_the_ngram_is_among_the_rows_with_its_own_losses(done):
 
 
 def windows_of(comparison, length):
-    windows = comparison.material.held_out[length]
+    windows = comparison.dataset.held_out[length]
     return windows.piece.tolist(), windows.start.tolist()
 
 
@@ -170,7 +170,7 @@ def test_pitch_and_time_are_compared_and_gone_on_with(tmp_path):
     report = (begun.out / "report.html").read_text()
     assert f"{name}: {CATALOGUE[name].meaning}, beyond=clamp, max_steps=5" in report
     model, _ = load_checkpoint(begun.folder(name, 0) / "model")
-    for length, windows in begun.material.held_out.items():
+    for length, windows in begun.dataset.held_out.items():
         found = results["summary"][name][str(length)]["mean"]
         assert evaluate(model, windows).mean == pytest.approx(found, rel=1e-6)
 
@@ -208,7 +208,7 @@ def test_minutes_that_do_not_suffice_are_said(done, tmp_path):
             ValueError, match=r"minutes: got 1e-05; expected about \d+\.\d here, for the fewest steps, 20 in e"
         ),
     ):
-        patch.delattr(Material, "fit_ngram")
+        patch.delattr(Dataset, "fit_ngram")
         start(given, tmp_path / "out", progress)
     assert not (tmp_path / "out").exists()  # the same command with more minutes works
     late = start(given, tmp_path / "out", progress, at_least=True)

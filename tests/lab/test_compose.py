@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
-from relattn.lab.compose import Sampling, compose, continue_tokens
-from relattn.lab.medium import Request
-from relattn.lab.voices.medium import allowed_tokens
-from relattn.lab.voices.pieces import SILENCE, Piece
-from relattn.lab.voices.sources import load_music
-from relattn.lab.voices.vocabulary import Vocabulary
-from relattn.support.progress import Silent
+from relattn_lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
+from relattn_lab.compose import Sampling, compose, continue_tokens
+from relattn_lab.medium import Request
+from relattn_lab.support.progress import Silent
+from relattn_lab.voices.medium import allowed_tokens
+from relattn_lab.voices.pieces import SILENCE, Piece
+from relattn_lab.voices.sources import load_music
+from relattn_lab.voices.vocabulary import Vocabulary
 from tests.lab.small import Recorder, model, write_data
 from tests.lab.voices.synthetic import random_pieces
 

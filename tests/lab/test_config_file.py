@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from relattn.lab.config_file import OPTIONS, read_config, write_config
-from relattn.lab.settings import Settings
+from relattn_lab.config_file import OPTIONS, read_config, write_config
+from relattn_lab.settings import Settings
 
 
 def test_every_option_can_stand_in_a_file():

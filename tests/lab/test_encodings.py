@@ -5,9 +5,9 @@ import torch
 
 import relattn
 from relattn.encodings.catalogue import CATALOGUE, Layer
-from relattn.lab.config import LabConfig
-from relattn.lab.encodings import ENCODINGS, build_encoding, lab_options
-from relattn.lab.settings import Settings
+from relattn_lab.config import LabConfig
+from relattn_lab.encodings import ENCODINGS, build_encoding, lab_options
+from relattn_lab.settings import Settings
 from tests import seeds
 
 LAYER = Layer(num_heads=2, head_dim=8, length=100, causal=True)

@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from relattn.lab.evaluate import evaluate
-from relattn.lab.losses import collect_losses
-from relattn.lab.voices.cutting import evaluation_windows
-from relattn.lab.voices.vocabulary import Vocabulary
-from relattn.lab.windows import IGNORED
+from relattn_lab.evaluate import evaluate
+from relattn_lab.losses import collect_losses
+from relattn_lab.voices.cutting import evaluation_windows
+from relattn_lab.voices.vocabulary import Vocabulary
+from relattn_lab.windows import IGNORED
 from tests.lab.small import model
 from tests.lab.voices.synthetic import random_pieces
 

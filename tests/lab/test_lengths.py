@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.lab.checkpoint import load_checkpoint
-from relattn.lab.evaluate import evaluate
-from relattn.lab.lengths import FACTORS, INTERPOLATED, TREATMENTS, ZEROED, Lengths, options_of, treated
-from relattn.lab.media import load_corpus
-from relattn.lab.reproduction import start
+from relattn_lab.checkpoint import load_checkpoint
+from relattn_lab.evaluate import evaluate
+from relattn_lab.lengths import FACTORS, INTERPOLATED, TREATMENTS, ZEROED, Lengths, options_of, treated
+from relattn_lab.media import load_corpus
+from relattn_lab.reproduction import start
 from tests.lab import small
 from tests.lab.small import SMALL, Recorder, write_data
 
@@ -82,5 +82,7 @@ def test_the_models_of_an_experiment_are_evaluated_once(tmp_path: Path):
 
 
 def test_a_folder_without_models(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="which holds no trained model; expected the folder of `relattn rep"):
+    with pytest.raises(
+        FileNotFoundError, match="which holds no trained model; expected the folder of `relattn-lab rep"
+    ):
         Lengths("chorales", tmp_path, Recorder())

@@ -10,11 +10,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from relattn import ExplicitPositions, GridPositions
 from relattn.errors import ShapeError
-from relattn.lab.cache import LabCache
-from relattn.lab.config import LabConfig
-from relattn.lab.encodings import ENCODINGS
-from relattn.lab.model import LabModel
 from relattn.positions.offsets import sinusoids
+from relattn_lab.cache import LabCache
+from relattn_lab.config import LabConfig
+from relattn_lab.encodings import ENCODINGS
+from relattn_lab.model import LabModel
 from tests import seeds
 from tests.lab.small import config, model, tokens
 

@@ -5,8 +5,8 @@ import copy
 import torch
 from torch.optim import AdamW, Muon
 
-from relattn.lab.model import LabModel
-from relattn.lab.optimizer import BETAS, MuonAndAdamW
+from relattn_lab.model import LabModel
+from relattn_lab.optimizer import BETAS, MuonAndAdamW
 from tests.lab import small
 
 RATE, DECAY = 0.02, 0.1

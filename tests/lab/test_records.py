@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from relattn.lab.compare import resume, start
-from relattn.lab.records import read_record
-from relattn.lab.settings import FILE as SETTINGS
-from relattn.lab.settings import Plan
+from relattn_lab.compare import resume, start
+from relattn_lab.records import read_record
+from relattn_lab.settings import FILE as SETTINGS
+from relattn_lab.settings import Plan
 from tests import seeds
 from tests.lab.small import Recorder, settings, write_data
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from relattn.lab import figures
-from relattn.lab.encodings import ENCODINGS
-from relattn.lab.reading import sentences
-from relattn.lab.report import page
-from relattn.lab.voices.corpus import VoicesCorpus
+from relattn_lab import figures
+from relattn_lab.encodings import ENCODINGS
+from relattn_lab.reading import sentences
+from relattn_lab.report import page
+from relattn_lab.voices.corpus import VoicesCorpus
 
 
 def record(nats, length):
@@ -123,7 +123,9 @@ def test_it_shows_every_figure():
         assert shown in text, shown
     for shown in ("A <fast> one", "GPU & Co", "torch 2", "5,000 parameters", "3 test pieces", "2 position encodings"):
         assert shown in text, shown
-    command = "relattn compare --encodings relative,rope --steps 20 --seeds 0,1 --data chorales --length 16 --width 8"
+    command = (
+        "relattn-lab compare --encodings relative,rope --steps 20 --seeds 0,1 --data chorales --length 16 --width 8"
+    )
     assert command in text
 
 
@@ -147,7 +149,7 @@ def test_it_says_how_the_work_was_shared():
 def test_the_command_can_be_pasted_into_a_shell():
     asked = results(TWO)
     asked["settings"]["data"] = "my songs/it's.json"
-    command = html.unescape(re.search(r"<code>(relattn compare .*?)</code>", page(asked)).group(1))
+    command = html.unescape(re.search(r"<code>(relattn-lab compare .*?)</code>", page(asked)).group(1))
     words = shlex.split(command)
     assert words[words.index("--data") + 1] == "my songs/it's.json"
 

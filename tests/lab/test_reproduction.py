@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relattn.lab.reproduction import ReproductionSettings, resume, start
-from relattn.lab.reproduction_table import LINES, differences, markdown
-from relattn.lab.voices.json_format import load_json
-from relattn.lab.voices.vocabulary import Vocabulary
+from relattn_lab.reproduction import ReproductionSettings, resume, start
+from relattn_lab.reproduction_table import LINES, differences, markdown
+from relattn_lab.voices.json_format import load_json
+from relattn_lab.voices.vocabulary import Vocabulary
 from tests.lab.small import SMALL, Recorder, write_data
 
 GIVEN = {"encodings": ("sinusoid+voice", "key-query"), "seeds": (0, 1), "steps": 3, **SMALL}

@@ -6,12 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from relattn.lab.material import Material
-from relattn.lab.media import load_corpus
-from relattn.lab.sequences import Sequences
-from relattn.lab.text.corpus import Bytes, load_text
-from relattn.lab.windows import IGNORED
-from relattn.support.progress import Silent
+from relattn_lab.dataset import Dataset
+from relattn_lab.media import load_corpus
+from relattn_lab.sequences import Sequences
+from relattn_lab.support.progress import Silent
+from relattn_lab.text.corpus import Bytes, load_text
+from relattn_lab.windows import IGNORED
 from tests import seeds
 from tests.lab.played.synthetic import write_folder, write_midi
 from tests.lab.small import write_data
@@ -95,7 +95,7 @@ def test_the_ngram_is_its_formula(monkeypatch):
     train = [np.frombuffer(text, np.uint8) for text in (b"abracadabra", b"barbara", b"cab")]
     asked = [np.frombuffer(b"abrab zab", np.uint8)]
     fitted = []
-    import relattn.lab.sequences as module
+    import relattn_lab.sequences as module
 
     fit = module.Interpolation.fit
     monkeypatch.setattr(module.Interpolation, "fit", lambda *a: fitted.append(fit(*a)) or fitted[-1])
@@ -151,7 +151,7 @@ def test_held_out_data_that_fill_no_window_are_refused(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"word " * 60)
     with pytest.raises(ValueError) as caught:
-        Material.load(str(path), 64, Silent())
+        Dataset.load(str(path), 64, Silent())
     assert str(caught.value) == (
         f"data: got {path}, of which 30 tokens are held out; expected at least 64, a window; give more data, or "
         "a smaller "

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from relattn.lab.settings import FILE, Plan, Settings
+from relattn_lab.settings import FILE, Plan, Settings
 
 PLAN = Plan(Settings(minutes=None, steps=7, encodings=("rope", "none"), seeds=(3, 4)), 7, "abc")
 
@@ -111,7 +111,7 @@ def test_settings_that_are_broken(tmp_path, spoil):
     with pytest.raises(ValueError) as caught:
         Plan.load(tmp_path, {})
     assert str(caught.value).startswith(f"resume: got {path}, which is damaged (")
-    assert str(caught.value).endswith("; expected what `relattn compare` wrote; start anew in another --out")
+    assert str(caught.value).endswith("; expected what `relattn-lab compare` wrote; start anew in another --out")
 
 
 def test_a_setting_of_the_file_that_is_unknown(tmp_path):

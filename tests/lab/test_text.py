@@ -11,7 +11,7 @@ import pytest
 
 from relattn.cli import console
 from relattn.cli.console import visible
-from relattn.lab.text.corpus import load_text
+from relattn_lab.text.corpus import load_text
 from tests import seeds
 
 WORDS = "Ein Wörterbuch, 辞書, словарь: words of several scripts.\n" * 40

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from relattn.lab import compare as lab_compare
-from relattn.lab import experiment as lab_experiment
-from relattn.lab.compare import resume, start
+from relattn_lab import compare as lab_compare
+from relattn_lab import experiment as lab_experiment
+from relattn_lab.compare import resume, start
 from tests.lab.small import Recorder, settings, write_data
 
 FULL = Path("/dev/full")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relattn.lab.listen import Tune, attended_by, page
+from relattn_lab.listen import Tune, attended_by, page
 from tests.lab import small
 from tests.site.browser import NARROW, WIDE, chromium, dress
 

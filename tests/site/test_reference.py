@@ -33,7 +33,9 @@ def public() -> set[str]:
     names = {f"relattn.{name}" for name in own}
     for part in PARTS:
         names |= {f"relattn.{part}.{name}" for name in strings(assigned(SOURCE / part / "__init__.py", "__all__"))}
-    functions = [node.name for node in ast.parse((SOURCE / "positions" / "offsets.py").read_text()).body if hasattr(node, "name")]
+    functions = [
+        node.name for node in ast.parse((SOURCE / "positions" / "offsets.py").read_text()).body if hasattr(node, "name")
+    ]
     return names | {f"relattn.offsets.{name}" for name in functions if not name.startswith("_")}
 
 

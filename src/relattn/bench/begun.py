@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Spread, Timing
 from relattn.bench.truth import Check
 from relattn.bench.workload import Workload
-from relattn.support.machine import HOW_ELSE, check_begun_with, check_measured_here
+from relattn.cli.machine import machine, versions
+
+HOW_ELSE = "give another folder, or remove the file to measure all of it again"
+"""What to do with a file of figures from another machine or run."""
 
 
 def begun(settings: Settings, candidates: Collection[str], folder: Path) -> Results:
@@ -78,3 +81,27 @@ def _reach(record: dict[str, Any]) -> Reach:
     return Reach(
         Workload(**record["family"]), record["candidate"], longest and Longest(**_tuples(longest)), record["reason"]
     )
+
+
+def check_measured_here(
+    path: Path, its_machine: Mapping[str, Any], its_versions: Mapping[str, Any], *packages: str
+) -> None:
+    """Figures are added to a file only on the machine that began it; its_versions: of relattn, Python and the packages.
+
+    Raises ValueError: on another machine, or with other versions.
+    """
+    check_begun_with(path, its_machine, machine(), "here")
+    check_begun_with(path, its_versions, versions(*packages), "here")
+
+
+def check_begun_with(path: Path, there: Mapping[str, Any], here: Mapping[str, Any], where: str) -> None:
+    """Figures are added to a file only with the settings that it was begun with. where: what `here` describes.
+
+    Raises ValueError: with the first difference.
+    """
+    for key in [*there, *here]:
+        if there.get(key) != here.get(key):
+            raise ValueError(
+                f"out: got {path}, which was begun with {key} {there.get(key)}; expected {here.get(key)}, as {where}; "
+                f"{HOW_ELSE}"
+            )

@@ -15,8 +15,8 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing
 from relattn.bench.truth import Check
 from relattn.bench.workload import Workload
-from relattn.support.files import write_json
-from relattn.support.machine import machine, versions
+from relattn.cli.machine import machine, versions
+from relattn_lab.support.files import write_json
 
 FILE = "results.json"
 FORMAT = 1

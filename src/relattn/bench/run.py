@@ -20,8 +20,9 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing, interleaved
 from relattn.bench.truth import Check, check
 from relattn.bench.workload import TRAINING, Workload
-from relattn.support.files import check_folder, said
-from relattn.support.progress import Progress
+from relattn.cli.files import said
+from relattn_lab.support.files import check_folder
+from relattn_lab.support.progress import Progress
 
 
 class Benchmark:

@@ -16,8 +16,8 @@ from relattn.bench.settings import Settings
 from relattn.bench.studies.catalogue import GRIDS
 from relattn.bench.studies.study import carry_out
 from relattn.cli.console import Bar, out, say_stopped
-from relattn.lab.lock import alone_in
-from relattn.support.files import write_text
+from relattn_lab.lock import alone_in
+from relattn_lab.support.files import write_text
 
 TABLE_FILE = "table.md"
 

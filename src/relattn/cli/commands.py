@@ -1,14 +1,14 @@
-"""How the commands show their help, and answer values after flags."""
-
-from __future__ import annotations
+"""How commands are declared, show their help, and read values; for `relattn` and `relattn-lab`."""
 
 import inspect
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from relattn.cli.console import TYPED
+from relattn.cli.console import TYPED, out
 
 SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
 
@@ -41,8 +41,51 @@ class _Flags:
 
 
 class Command(_Flags, TyperCommand):
-    """A command of `relattn`."""
+    """A command of an app."""
 
 
 class Group(_Flags, TyperGroup):
-    """`relattn` itself."""
+    """The app itself."""
+
+
+def new_app(program: str, version: str, about: str) -> typer.Typer:
+    """An app that has no commands yet, and says its version. about: the help of the whole."""
+    app = typer.Typer(cls=Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+    def show_version(asked: bool) -> None:
+        if asked:
+            out.print(f"{program} {version}")
+            raise typer.Exit
+
+    @app.callback(help=about)
+    def whole(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        ] = False,
+    ) -> None:
+        pass
+
+    return app
+
+
+def command_of(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator: the function as a command of `app`, with its docstring as the help."""
+    return lambda function: app.command(cls=Command, help=unwrapped(function.__doc__))(function)
+
+
+def names(text: str | None) -> tuple[str, ...] | None:
+    """Names separated by commas."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def numbers(name: str, text: str, such_as: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas.
+
+    Raises ValueError: for anything else; name: the option, such_as: an example.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"{name}: got {text!r}; expected whole numbers separated by commas, such as {such_as}"
+        ) from None

@@ -26,17 +26,12 @@ from rich.progress import (
 from rich.text import Text
 
 from relattn.cli import REFUSED
-from relattn.support.stopped import exit_code, stop
+from relattn.cli.stopped import exit_code, stop
 
 LINES = 25
 """At most so many for a task, where there is no terminal: one every four per cent."""
 SECONDS = 2.0
 """Between two of them, at least."""
-OF_THE_LAB = (
-    "accelerate", "filelock", "huggingface_hub", "matplotlib", "mido", "music21", "tomli_w", "transformers",
-)  # fmt: skip
-EXTRA_OF = dict.fromkeys(OF_THE_LAB, "lab") | {"safetensors": "cli"}
-"""The extra that brings a package."""
 
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn the direction of writing, and surrogates."""
@@ -61,15 +56,6 @@ def one_sentence() -> Iterator[None]:
         say_stopped(stopped, "stopped")
     except (ValueError, OSError) as error:
         _refuse(_as_typed(str(error)))
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRA_OF:
-            raise
-        extra = EXTRA_OF[package]
-        _refuse(
-            f"relattn: got a Python without {package}; expected the extra `{extra}`; install it: pip install "
-            f"'.[{extra}]' in a clone of relattn"
-        )
 
 
 @contextmanager
@@ -108,7 +94,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 class Bar:
-    """`relattn.support.progress.Progress` as one line at the bottom of the terminal; use it as a context.
+    """The progress of long work as one line at the bottom of the terminal; use it as a context.
 
     Where stderr is no terminal, a pipe or a log, there are lines in its place: one when a task begins, then one every
     few per cent, with what is left.

@@ -17,9 +17,9 @@ OURS = "relattn"
 OF_THE_LAB = ("embedding.weight", "blocks.0.attention_norm.weight", "blocks.0.attention.q_proj.weight")
 """Names of a model of the lab, which no other model has together."""
 THE_LAB_S = (
-    "in: got {}, a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers; expected one "
-    "whose layers {} has; compose with it by `relattn compose --checkpoint {}`, or load it by "
-    "relattn.lab.checkpoint.load_checkpoint"
+    "in: got {}, a model that `relattn-lab compare` or `relattn-lab reproduce` wrote, with relattn's own layers; "
+    "expected one whose layers {} has; compose with it by `relattn-lab compose --checkpoint {}`, or load it by "
+    "relattn_lab.checkpoint.load_checkpoint"
 )
 
 

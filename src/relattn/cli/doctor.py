@@ -11,10 +11,13 @@ import relattn
 from relattn.backends.cpu.library import Kernels, has_threads, kernels
 from relattn.backends.select import BACKENDS
 from relattn.cli.console import out
-from relattn.support.files import reason_of
-from relattn.support.machine import machine, versions
+from relattn.cli.files import reason_of
+from relattn.cli.machine import machine, versions
 
-PACKAGES = ("torch", "triton", "numpy", "safetensors", "transformers", "accelerate", "music21", "mido", "matplotlib")
+PACKAGES = (
+    "relattn-lab", "torch", "triton", "numpy", "safetensors", "transformers", "accelerate", "music21", "mido",
+    "matplotlib",
+)  # fmt: skip
 KEYS = 16
 TOLERANCE = 1e-4
 """Far above what float32 rounding makes of 16 keys, far below what a wrong term makes."""
@@ -78,7 +81,7 @@ def _several() -> Table:
             table.add_row(name, f"there, for {devices[name]}" if there else without)
         table.add_row("DeviceMesh", "there: relattn.distributed splits sequences and heads over one")
     accelerate = versions("accelerate")["accelerate"]
-    starts = "by which relattn compare shares its work"
+    starts = "by which relattn-lab compare shares its work"
     table.add_row("accelerate", "not installed" if accelerate is None else f"{accelerate}, {starts}")
     gpus = torch.cuda.device_count()
     table.add_row("devices", f"{gpus} GPUs" if gpus > 1 else "1 GPU" if gpus else "CPU alone")

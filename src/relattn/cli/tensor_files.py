@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from relattn.support.files import atomic_path, check_name, reason_of
+from relattn.cli.files import atomic_path, check_name, reason_of
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")

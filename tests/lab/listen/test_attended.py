@@ -5,9 +5,9 @@ import base64
 import numpy as np
 import pytest
 
-from relattn.lab.listen import attended_by
-from relattn.lab.listen.attended import RANKS, WHOLE
-from relattn.lab.model import LabModel
+from relattn_lab.listen import attended_by
+from relattn_lab.listen.attended import RANKS, WHOLE
+from relattn_lab.model import LabModel
 from tests.lab import small
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relattn.lab.listen import Tune, page
+from relattn_lab.listen import Tune, page
 from tests import seeds
 from tests.lab.voices.synthetic import random_steps
 
 ROOT = Path(__file__).parents[3]
-HERE = ROOT / "src/relattn/lab/listen"
+HERE = ROOT / "lab/src/relattn_lab/listen"
 TITLES = ("a </script><b>", "5$ and \\frac$", "[b] :smile:", "bach\udcff")
 
 
@@ -57,8 +57,8 @@ def test_more_given_than_there_is():
 
 
 def test_the_bundle_is_that_of_its_sources():
-    """`make player` makes it, with npm, which no one needs who installs relattn."""
-    player = ROOT / "player"
+    """`make player` makes it, with npm, which no one needs who installs the lab."""
+    player = ROOT / "lab" / "player"
     digest = hashlib.sha256()
     for name in ("package-lock.json", *sorted(f"src/{path.name}" for path in (player / "src").iterdir())):
         digest.update(name.encode() + (player / name).read_bytes())
@@ -69,7 +69,7 @@ def test_the_bundle_is_that_of_its_sources():
 
 
 def test_no_address_of_a_registry_and_every_licence():
-    lock = json.loads((ROOT / "player/package-lock.json").read_text())
+    lock = json.loads((ROOT / "lab/player/package-lock.json").read_text())
     assert not any("resolved" in entry for entry in lock["packages"].values())
     licences = (HERE / "player.LICENSES.txt").read_text()
     for path in lock["packages"]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relattn.lab.played import kept
+from relattn_lab.played import kept
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,10 +8,10 @@ import mido
 import numpy as np
 import pytest
 
-from relattn.lab.material import Material
-from relattn.lab.played import corpus, kept
-from relattn.lab.played.corpus import load_midi_folder, read_folder
-from relattn.lab.played.notes import UnusableError, read_notes
+from relattn_lab.dataset import Dataset
+from relattn_lab.played import corpus, kept
+from relattn_lab.played.corpus import load_midi_folder, read_folder
+from relattn_lab.played.notes import UnusableError, read_notes
 from tests.lab.played.synthetic import off, on, write_folder, write_midi
 from tests.lab.small import Recorder
 
@@ -103,9 +103,9 @@ def test_all_bad_files_are_named_at_once_with_their_reasons(bad: tuple[Path, dic
 def test_skip_bad_goes_on_without_them_and_names_them(bad: tuple[Path, dict[str, str]]) -> None:
     folder, reasons = bad
     said = Recorder()
-    material = Material.load(str(folder), 16, said, skip_bad=True)
+    dataset = Dataset.load(str(folder), 16, said, skip_bad=True)
     assert said.said == [f"left out: {folder / name}, which {why}" for name, why in reasons.items()]
-    assert sum(len(material.corpus.pieces(split)) for split in ("train", "valid", "test")) == 10
+    assert sum(len(dataset.corpus.pieces(split)) for split in ("train", "valid", "test")) == 10
 
 
 def test_a_file_that_may_not_be_read_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

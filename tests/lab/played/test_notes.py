@@ -4,9 +4,9 @@ import mido
 import numpy as np
 import pytest
 
-from relattn.lab.played.notes import read_notes, without_overlaps, write_notes
-from relattn.lab.played.picture import draw_played
-from relattn.lab.played.vocabulary import Events
+from relattn_lab.played.notes import read_notes, without_overlaps, write_notes
+from relattn_lab.played.picture import draw_played
+from relattn_lab.played.vocabulary import Events
 from tests import seeds
 from tests.lab.played.synthetic import off, on, pedal, write_midi
 

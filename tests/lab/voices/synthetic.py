@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from relattn.lab.voices.pieces import Piece
+from relattn_lab.voices.pieces import Piece
 from tests import seeds
 
 LOW = np.array([60, 55, 48, 40])

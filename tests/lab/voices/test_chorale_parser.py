@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from music21 import chord, meter, note, stream, tie
 
-from relattn.lab.voices.chorale_parser import chorale_paths, parse_chorale
+from relattn_lab.voices.chorale_parser import chorale_paths, parse_chorale
 
 
 def n(pitch: str, beats: float | Fraction, tied: str | None = None) -> note.Note:

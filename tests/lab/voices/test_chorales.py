@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relattn.lab.voices import NGram, Vocabulary, chorale_parser, chorales, load_chorales, load_music
-from relattn.lab.voices.chorales import distinct
-from relattn.lab.voices.pieces import SPLITS, Piece
-from relattn.lab.voices.split import melody_groups
+from relattn_lab.voices import NGram, Vocabulary, chorale_parser, chorales, load_chorales, load_music
+from relattn_lab.voices.chorales import distinct
+from relattn_lab.voices.pieces import SPLITS, Piece
+from relattn_lab.voices.split import melody_groups
 from tests.lab.voices.synthetic import random_pieces
 from tests.lab.voices.test_split import assert_no_tune_on_two_sides
 

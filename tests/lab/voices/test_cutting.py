@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from relattn.lab.voices import (
+from relattn_lab.voices import (
     Piece,
     TrainingWindows,
     Vocabulary,
@@ -12,7 +12,7 @@ from relattn.lab.voices import (
     transpositions,
     voice_ranges,
 )
-from relattn.lab.windows import IGNORED, batches
+from relattn_lab.windows import IGNORED, batches
 from tests.lab.voices.synthetic import random_pieces
 
 PIECES = random_pieces(0, [3, 17, 32, 33, 70, 1])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relattn.lab.voices import NGram, Vocabulary, load_json, load_music
+from relattn_lab.voices import NGram, Vocabulary, load_json, load_music
 
 STEP = [72, 67, 64, 48]
 GOOD = {"train": [[STEP, [-1, 67, 64, 0]], [STEP]], "valid": [[STEP]], "test": [[[127, 67, 64, 48]]]}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from relattn.errors import ShapeError
-from relattn.lab.voices.held import held_notes
-from relattn.lab.voices.key import MAJOR_KEYS, MINOR_KEYS, key_of
-from relattn.lab.voices.midi import write_midi
+from relattn_lab.voices.held import held_notes
+from relattn_lab.voices.key import MAJOR_KEYS, MINOR_KEYS, key_of
+from relattn_lab.voices.midi import write_midi
 from tests import seeds
 from tests.lab.voices.synthetic import random_steps
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from relattn.lab.voices import NGram, Piece, Vocabulary
+from relattn_lab.voices import NGram, Piece, Vocabulary
 from tests import seeds
 from tests.lab.voices.synthetic import LOW, random_pieces
 

@@ -9,8 +9,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from relattn.errors import ShapeError
-from relattn.lab.pianoroll import GIVEN_COLOUR
-from relattn.lab.voices.picture import COLOURS, draw_voices
+from relattn_lab.pianoroll import GIVEN_COLOUR
+from relattn_lab.voices.picture import COLOURS, draw_voices
 from tests import seeds
 from tests.lab.voices.synthetic import random_steps
 

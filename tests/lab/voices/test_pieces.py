@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relattn.errors import ShapeError
-from relattn.lab.voices import MusicData, Piece, load_music
+from relattn_lab.voices import MusicData, Piece, load_music
 from tests.lab.voices.synthetic import random_pieces
 
 

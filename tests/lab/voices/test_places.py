@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from relattn.encodings.catalogue import Layer
-from relattn.lab.encodings import build_encoding, lab_options
-from relattn.lab.voices.cutting import evaluation_windows
-from relattn.lab.voices.pieces import SILENCE
-from relattn.lab.voices.places import places_of, steps_within
-from relattn.lab.voices.vocabulary import Vocabulary
+from relattn_lab.encodings import build_encoding, lab_options
+from relattn_lab.voices.cutting import evaluation_windows
+from relattn_lab.voices.pieces import SILENCE
+from relattn_lab.voices.places import places_of, steps_within
+from relattn_lab.voices.vocabulary import Vocabulary
 from tests.lab.voices.synthetic import random_pieces
 
 PIECES = random_pieces(0, [9, 33, 20], silence=0.3)

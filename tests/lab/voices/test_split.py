@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from relattn.lab.voices.pieces import SPLITS, MusicData, Piece
-from relattn.lab.voices.split import held_soprano, melody_groups, split_pieces, tune
+from relattn_lab.voices.pieces import SPLITS, MusicData, Piece
+from relattn_lab.voices.split import held_soprano, melody_groups, split_pieces, tune
 from tests.lab.voices.synthetic import random_pieces
 
 

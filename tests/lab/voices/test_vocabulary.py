@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from relattn.errors import ShapeError
-from relattn.lab.voices import Piece, Vocabulary, transpose, transpositions, voice_ranges
+from relattn_lab.voices import Piece, Vocabulary, transpose, transpositions, voice_ranges
 from tests.lab.voices.synthetic import random_pieces
 
 STEPS = hnp.arrays(np.int16, st.tuples(st.integers(1, 9), st.just(4)), elements=st.sampled_from([-1, *range(40, 61)]))

@@ -55,7 +55,7 @@ def step_alone(length: int, backend: str, queue: Any) -> None:
 def step(
     rank: int, world: int, port: int, length: int, layout: Layout, rotate: Rotate, window: int | None, queue: Any
 ) -> None:
-    """One training step of a process, which then ends at once: see `relattn.lab.processes.Processes.leave`."""
+    """One training step of a process, which then ends at once: see `relattn_lab.processes.Processes.leave`."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     queue.put({"rank": rank, **found_by(rank, world, length, layout, rotate, window)})

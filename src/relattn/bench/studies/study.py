@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
+from relattn.bench.begun import HOW_ELSE, check_measured_here
 from relattn.bench.studies.catalogue import CATALOGUE, study_of
 from relattn.bench.timing import Spread
-from relattn.support.files import check_folder, said, write_json, write_text
-from relattn.support.machine import HOW_ELSE, check_measured_here, machine, versions
-from relattn.support.progress import Progress
+from relattn.cli.files import said
+from relattn.cli.machine import machine, versions
+from relattn_lab.support.files import check_folder, write_json, write_text
+from relattn_lab.support.progress import Progress
 
 FORMAT = 1
 Figures = dict[str, Any]

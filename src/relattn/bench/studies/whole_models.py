@@ -15,9 +15,9 @@ from relattn.bench.studies.hugging_face import called, step
 from relattn.bench.studies.hugging_face_models import SUBJECTS
 from relattn.bench.studies.study import Figures, Study, figures_of, quartiles, table
 from relattn.bench.timing import interleaved
-from relattn.lab.config import LabConfig
-from relattn.lab.model import LabModel
 from relattn.nn import RelativeMultiheadAttention
+from relattn_lab.config import LabConfig
+from relattn_lab.model import LabModel
 
 LAYERS = 2
 SECONDS = 1.0
@@ -28,10 +28,10 @@ SETTING = (
     "The same model on the native backend and on the tiled one, relattn's loop in PyTorch. Random weights, float32, "
     "the configuration's own dropout, two threads. The Hugging Face models have the published sizes with "
     f"{LAYERS} layers, batch 1, patched; what they take as they were stands in the study hugging-face. The lab's "
-    "models are that of `relattn compare` with its own settings, and a larger one. Forward and backward, medians of at "
-    "least fifteen pairs of steps taken in turn, with quartiles. Before, the outputs are compared without dropout: the "
-    f"native copy may be at most {FAR:g} times as far from float64 as transformers' own model (of the lab's models, "
-    "the tiled copy)."
+    "models are that of `relattn-lab compare` with its own settings, and a larger one. Forward and backward, medians "
+    "of at least fifteen pairs of steps taken in turn, with quartiles. Before, the outputs are compared without "
+    f"dropout: the native copy may be at most {FAR:g} times as far from float64 as transformers' own model (of the "
+    "lab's models, the tiled copy)."
 )
 
 
@@ -59,7 +59,7 @@ def of_transformers(name: str, lengths: tuple[int, ...]) -> Model:
 
 
 def of_the_lab(batch: int, width: int, depth: int, heads: int, lengths: tuple[int, ...]) -> Model:
-    """A model of `relattn.lab` with a row for every offset and head."""
+    """A model of `relattn_lab` with a row for every offset and head."""
 
     def copies() -> dict[str, nn.Module]:
         config = LabConfig(64, width, depth, heads, "relative-heads", length=max(lengths), dropout=0.0)
@@ -78,8 +78,8 @@ MODELS = {
     "T5-base, encoder, two layers": of_transformers("t5", (512, 1024, 2048)),
     "DeBERTa-v3-base, two layers": of_transformers("deberta_v2", (512, 1024)),
     "Wav2Vec2-Bert, encoder, two layers": of_transformers("wav2vec2_bert", (750, 1500)),
-    "relattn.lab, as `relattn compare` trains it (B = 4, 3 blocks, 4 heads of 24)": of_the_lab(4, 96, 3, 4, (256,)),
-    "relattn.lab, larger (B = 4, 4 blocks, 8 heads of 64)": of_the_lab(4, 512, 4, 8, (512, 1024)),
+    "relattn_lab, as `relattn-lab compare` trains it (B = 4, 3 blocks, 4 heads of 24)": of_the_lab(4, 96, 3, 4, (256,)),
+    "relattn_lab, larger (B = 4, 4 blocks, 8 heads of 64)": of_the_lab(4, 512, 4, 8, (512, 1024)),
 }
 
 
