@@ -194,4 +194,4 @@ player: ## bundle the player of the music pages (needs npm)
 
 clean: ## remove .venv, caches and build outputs (keeps runs/)
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist site src/*.egg-info
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests ptxemu measure -name __pycache__ -type d -prune -exec rm -rf {} +

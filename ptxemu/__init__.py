@@ -1,12 +1,16 @@
-"""The kernels as compiled for GPUs of the sm_80 generation, and some for sm_90, run on a CPU: their PTX, instruction
-by instruction.
+"""An emulator of PTX: kernels as Triton compiles them for GPUs of the sm_80 generation, and those for sm_90 that need
+none of its newer instructions, run on a CPU, instruction by instruction.
 
 Triton's interpreter runs what a kernel says. This runs what the compiler makes of it: the layouts, the fragments of
 the tensor cores, the shuffles, the masks of every load, the copies that run beside the sums, the barriers.
 
+    memory = Memory()
+    arguments = [memory.address(tensor), ...]
+    run(read(ptx, STEPS), memory, arguments, programs, shared)     the tensors then hold what the kernel wrote
+
     program.py, operands.py   the text of a kernel, read           threads.py      programs that branch together
     memory.py, shared.py      both memories, and what is a fault   machine.py      a launch, from beginning to end
-    launch.py                 Triton's compiler before it          instructions.py every instruction, by its name
+    instructions.py           every instruction, by its name
 
 One file has one family of instructions: `arithmetic`, `bits`, `comparisons`, `conversions`, `moves`, `access`,
 `atomics`, `copies`, `matrices`, `lanes`, `control`. What is not in them is a `Fault`, as is everything that a GPU need
