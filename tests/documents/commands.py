@@ -14,8 +14,8 @@ from unittest import mock
 import typer.main
 from typer.testing import CliRunner
 
-from relattn.bench.settings import Settings as BenchSettings
 from relattn.cli.app import app
+from relattn.cli.bench.settings import Settings as BenchSettings
 from relattn.cli.studies import check as check_study
 from relattn.convert import FORMATS
 from relattn.lab.reproduction import ReproductionSettings

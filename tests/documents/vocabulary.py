@@ -17,7 +17,7 @@ import relattn
 from relattn import convert, nn
 from relattn.backends.base import Backend
 from relattn.backends.select import BACKENDS
-from relattn.bench.workload import ENCODINGS as BENCH_ENCODINGS
+from relattn.cli.bench.workload import ENCODINGS as BENCH_ENCODINGS
 from relattn.convert import FORMATS
 from relattn.lab.encodings import ENCODINGS as LAB_ENCODINGS
 from tests.documents.commands import COMMANDS, PROJECT

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-model = pytest.importorskip("benchmarks.triton_model", reason="Triton is a package for Linux")
+model = pytest.importorskip("measure.triton_model", reason="Triton is a package for Linux")
 
 SASS = """
         .headerflags    @"EF_CUDA_SM80"
@@ -137,7 +137,7 @@ def test_the_products_of_a_compiled_kernel(capability):
     """
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import CALLS, constants_of, kernels
+    from measure.triton_compiled import CALLS, constants_of, kernels
     from relattn.backends.triton.candidates import Sizes
     from tests.triton.compiled import compiled_for
 
@@ -167,7 +167,7 @@ def test_the_products_of_a_compiled_kernel(capability):
 )  # fmt: skip
 def test_a_step_of_two_tiles_counts_for_both(tables, kernel, products):
     """The products are those that docs/triton.md counts; a tile of a mask shares no half of a band with another."""
-    from benchmarks.triton_compiled import CALLS, kernels
+    from measure.triton_compiled import CALLS, kernels
 
     call = CALLS[tables]()
     size, cycles = model.best(kernels(call, 80)[kernel], call, 80)

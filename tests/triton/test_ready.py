@@ -20,7 +20,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 from triton.compiler.compiler import CompiledKernel, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature, native_specialize_impl
 
-from benchmarks.triton_compiled import launches
+from measure.triton_compiled import launches
 from relattn.backends.triton import decoding, ready
 from relattn.backends.triton.bundles import Rows
 from relattn.backends.triton.call import ListedAxis

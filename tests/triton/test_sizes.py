@@ -528,7 +528,7 @@ def forgetful(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Simp
 
 def compilations(call: Any, ordered: bool, clock: Clock, machine: SimpleNamespace) -> dict[str, int]:
     """How many sizes each launch of a first training step runs in, under the kernel's name and the launch's number."""
-    from benchmarks.triton_compiled import launches
+    from measure.triton_compiled import launches
 
     counts = {}
     for number, launch in enumerate(launches(call, ordered)):
@@ -563,7 +563,7 @@ def test_a_first_training_step_compiles_four_kernels_at_most(
 
     In a fixed order each has one size, and nothing is timed.
     """
-    from benchmarks.triton_compiled import workloads
+    from measure.triton_compiled import workloads
 
     forgetful.arch = arch
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: ordered)

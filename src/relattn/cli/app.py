@@ -14,7 +14,7 @@ from relattn.cli.console import err, one_sentence
 from relattn.cli.console import out as stdout
 
 BENCH_ENCODINGS, BENCH_LENGTHS = "relative,shaw,t5,alibi", "512,1024,2048"
-"""What `bench` measures unless told otherwise, said before PyTorch is loaded; `relattn.bench.settings` has the same."""
+"""What `bench` measures unless told otherwise, said before PyTorch is loaded; `relattn.cli.bench.settings` has the same."""
 
 app = typer.Typer(
     cls=Group,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from measure.studies.catalogue import CATALOGUE, GRIDS
 from relattn.arguments import check_choice
-from relattn.bench.studies.catalogue import CATALOGUE, GRIDS
 from relattn.cli.console import err
 
 
