@@ -1,29 +1,19 @@
-"""The candidates: the floor, every backend of ours, and what a user would pick instead."""
+"""The candidates: those of `relattn bench`, and what a user would pick instead."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-import relattn
+from measure.case import case_of
 from measure.peers.flex import flex
-from measure.peers.formula import Call, plain, sdpa_with_scores
+from measure.peers.formula import plain, sdpa_with_scores
 from measure.peers.pairs import sdpa_with_pairs
-from relattn.backends.select import BACKENDS, Explanation
-from relattn.cli.bench.case import Case, make_case
-from relattn.cli.bench.relattn_candidates import arguments, ours
+from relattn.cli.bench import relattn_candidates
+from relattn.cli.bench.case import Call, Case
 from relattn.cli.bench.workload import Workload
 
-FLOOR = "sdpa, no encoding"
-OURS = {f"relattn {name}": name for name in BACKENDS}
-"""Candidates that are a backend of ours, and the backend."""
 WITH_KEYS = ("relative", "relative-heads", "shaw-keys", "shaw", "transformer-xl")
 WITH_BIAS = ("t5", "alibi")
 WITH_QUERIES = ("key-query", "disentangled")
@@ -31,67 +21,20 @@ ROTATED = "a rotation adds no term to the scores"
 KEYS_ALONE = "it is written for relative keys alone"
 WHOLE = "measured on whole sequences only"
 SEQUENCE_ALONE = "measured for offsets of the sequence alone"
-TRIED_LENGTH = 8
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One way to attend.
-
-    prepare: makes a call from a case. The call starts from the case's tensors and the encoding's parameters. Things
-        that depend only on shapes (causal masks, bucket numbers, compiled code) are made in `prepare`, and not timed.
-    reason: why it is not defined for a workload; None where it is.
-    encodes: False for the floor, which gets the workload without its encoding.
+class Candidate(relattn_candidates.Candidate):
+    """One way to attend, also with the encoding's terms made beforehand.
 
     compiles: the first call at a length compiles.
     """
 
-    prepare: Callable[[Case], Call]
-    reason: Callable[[Workload], str | None]
-    encodes: bool = True
     compiles: bool = False
 
     def case(self, workload: Workload) -> Case:
         """The tensors that it gets for a workload."""
-        return make_case(self.given(workload))
-
-    def given(self, workload: Workload) -> Workload:
-        """The workload that it gets where `workload` is measured."""
-        return workload if self.encodes else workload.without_encoding
-
-
-def _floor(case: Case) -> Call:
-    causal = case.workload.causal and not case.workload.decoding  # one query sees every key
-    attend = partial(F.scaled_dot_product_attention, case.query, case.key, case.value, is_causal=causal)
-
-    def flash() -> Tensor:
-        # On a GPU PyTorch chooses between several kernels, by machine and version: this is the kernel that papers name.
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return attend()
-
-    return flash if case.workload.device == "cuda" and case.workload.dtype in ("bfloat16", "float16") else attend
-
-
-def chosen_by_auto(workload: Workload) -> str:
-    """The backend that "auto" takes for a workload."""
-    return _explanation("auto", workload).chosen
-
-
-def _explanation(backend: str, workload: Workload) -> Explanation:
-    with torch.set_grad_enabled(workload.training):  # as `step` runs it: "auto" depends on whether a gradient is wanted
-        return relattn.explain(**arguments(make_case(workload), backend))  # pyright: ignore[reportArgumentType]
-
-
-def _refused_by(backend: str, workload: Workload) -> str | None:
-    try:
-        _explanation(backend, workload.at(TRIED_LENGTH))
-    except relattn.UnsupportedError as error:
-        return "; ".join(error.reasons[backend])
-    return None
-
-
-def _never(workload: Workload) -> str | None:
-    return None
+        return case_of(self.given(workload))
 
 
 def _no_arrangement(arrangement: str, workload: Workload) -> str | None:
@@ -198,11 +141,7 @@ def _x_transformers(case: Case) -> Call:
 
 
 CANDIDATES: dict[str, Candidate] = {
-    FLOOR: Candidate(_floor, _never, encodes=False),
-    **{
-        candidate: Candidate(partial(ours, backend=name), partial(_refused_by, name))
-        for candidate, name in OURS.items()
-    },
+    **{name: Candidate(one.prepare, one.reason, one.encodes) for name, one in relattn_candidates.CANDIDATES.items()},
     "plain": Candidate(partial(plain, arrangement="strided"), _no_plain_formula),
     **{
         f"plain, {name}": Candidate(partial(plain, arrangement=name), partial(_no_arrangement, name))

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from measure.candidates import Candidate
-from relattn.cli.bench.case import Case, make_case, step
-from relattn.cli.bench.relattn_candidates import ours
+from measure.case import case_of, doubled
+from relattn.cli.bench.case import Case, step
+from relattn.cli.bench.relattn_candidates import relattn_call
 from relattn.cli.bench.workload import Workload
 
 LENGTH = 160
@@ -48,7 +49,7 @@ class Check:
 def check(candidate: Candidate, workload: Workload) -> Check:
     """Run the candidate once on the workload at the checks' length and compare. Its errors are raised."""
     short = candidate.given(workload.at(LENGTH + (workload.window or 0)))
-    case = make_case(short)
+    case = candidate.case(short)
     answer = step(case, candidate.prepare(case))
     truth, allowed = _truth(short)
     checks = [Check(name, _distance(answer[name], truth[name]), allowed[name]) for name in truth]
@@ -58,9 +59,9 @@ def check(candidate: Candidate, workload: Workload) -> Check:
 @lru_cache(maxsize=8)
 def _truth(workload: Workload) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Output and gradients by the reference backend in float64, and the allowed error of each."""
-    case = make_case(workload)
+    case = case_of(workload)
     eps = torch.finfo(case.query.dtype).eps
-    truth, moved = _reference(case.doubled()), _reference(case.doubled(eps))
+    truth, moved = _reference(doubled(case)), _reference(doubled(case, eps))
     terms = workload.length + 3 * workload.head_dim
     allowed = {}
     for name, tensor in truth.items():
@@ -70,7 +71,7 @@ def _truth(workload: Workload) -> tuple[dict[str, Tensor], dict[str, float]]:
 
 
 def _reference(case: Case) -> dict[str, Tensor]:
-    return step(case, ours(case, "reference"))
+    return step(case, relattn_call(case, "reference"))
 
 
 def _distance(answer: Tensor, truth: Tensor) -> float:

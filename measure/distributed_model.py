@@ -1,8 +1,8 @@
 """How long a training step of one attention layer takes on 8 to 1,024 ranks: a model, not a measurement.
 
-    python benchmarks/distributed_model.py
+    python -m measure.distributed_model
 
-Writes model.md and model.svg in benchmarks/results/devices-model. Bytes are those of `relattn.distributed.traffic`,
+Writes model.md and model.svg in measure/results/devices-model. Bytes are those of `relattn.distributed.traffic`,
 pairs those of `relattn.distributed.layout`. Time passes hop by hop: see `ring`.
 """
 

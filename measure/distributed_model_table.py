@@ -1,4 +1,4 @@
-"""The table and the picture of `benchmarks/distributed_model.py`."""
+"""The table and the picture of `measure/distributed_model.py`."""
 
 from __future__ import annotations
 

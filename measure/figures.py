@@ -1,4 +1,4 @@
-"""What the files under benchmarks/results say, as the pages show it: functions that give the figures of a sentence."""
+"""What the files under measure/results say, as the pages show it: functions that give the figures of a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from measure.studies.ratios import medians
 from measure.studies.study import Kept, shown
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = ROOT / "measure" / "results"
 COLUMNS = ("forward", "training", "forward, causal", "training, causal")
 SLOWER = 1.02
 PAPER = ("sinusoid", "sinusoid+voice", "relative", "relative+pitch+time")

@@ -1,4 +1,4 @@
-"""The cost of the Triton kernels on a GPU: every figure of benchmarks/results/gpu, in one command.
+"""The cost of the Triton kernels on a GPU: every figure of measure/results/gpu, in one command.
 
 bf16, B=4, H=16, L=4096, against PyTorch's flash kernel without any encoding; for some also against compiled
 FlexAttention that looks up Q @ RK^T, and S handed to PyTorch's kernel as a mask; decoding; sequences too long for
@@ -6,7 +6,7 @@ quadratic memory; and what a call costs the host. Each candidate is first checke
 peers/, decoding/, host.json and long.json, and README.md with the goals that were reached, after each part. Begun
 again, it measures what is missing, and the long sequences and the host again.
 
-    python benchmarks/gpu.py
+    python -m measure.gpu
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ import torch
 
 import relattn
 from measure import markdown
-from measure.candidates import CANDIDATES, FLOOR
+from measure.candidates import CANDIDATES
+from measure.host import host_seconds
 from measure.measurements import PACKAGES, Measurement, Results
 from measure.memory import GIB, Memory, current, in_own_process, peak, reset_peak
 from measure.power_law import fit
 from measure.run import Benchmark
+from measure.settings import Settings
 from relattn.cli.bench.case import step
-from relattn.cli.bench.settings import Settings
-from relattn.cli.bench.timing import host_seconds
+from relattn.cli.bench.relattn_candidates import FLOOR
 from relattn.cli.bench.workload import DECODING, FORWARD, TRAINING, Workload
 from relattn.support.files import write_json
 from relattn.support.machine import machine, versions
@@ -195,7 +196,7 @@ def report(found: dict[str, Results], long: Sequence[dict[str, Any]] = (), host:
     rows = [["workload", "against", "at most", "found", ""], ["---", "---", "---:", "---:", "---"]]
     rows += [row for results in found.values() for row in verdicts(results)]
     by = next(iter(found.values())).versions.get("triton")
-    lines = ["# `python benchmarks/gpu.py`", ""]
+    lines = ["# `python -m measure.gpu`", ""]
     lines += [
         f"Time of `triton` (Triton {by}) over that of each other candidate. Times are the device's: it is kept busy"
     ]
@@ -236,7 +237,7 @@ def report(found: dict[str, Results], long: Sequence[dict[str, Any]] = (), host:
 def main(folder: Path = FOLDER) -> None:
     """Measure, keeping what is done so far, and write the report."""
     if not torch.cuda.is_available():
-        sys.exit(f"benchmarks/gpu.py measures a CUDA GPU; torch {torch.__version__} finds none here")
+        sys.exit(f"measure/gpu.py measures a CUDA GPU; torch {torch.__version__} finds none here")
     found = {}
     for name, (asked, candidates) in settings("cuda").items():
         print(f"{name}: {len(list(asked.workloads()))} workloads", flush=True)

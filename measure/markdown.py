@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from measure.candidates import FLOOR
 from measure.measurements import Measurement, Reach, Results, reach_title
 from measure.memory import MIB
+from relattn.cli.bench.relattn_candidates import FLOOR
 from relattn.cli.bench.workload import MODES, Workload
 
 NOTHING = ""

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measure.candidates import OURS
 from measure.check import Check
 from measure.longest import Longest
 from measure.memory import Memory
 from measure.power_law import PowerLaw, fit
-from relattn.cli.bench.settings import Settings
+from measure.settings import Settings
+from relattn.cli.bench.relattn_candidates import BACKEND_OF
 from relattn.cli.bench.timing import Timing
 from relattn.cli.bench.workload import Workload
 from relattn.support.files import write_json
@@ -117,8 +117,8 @@ class Results:
         ratios: dict[Workload, dict[str, float]] = {}
         taken: dict[Workload, float] = {}
         for m in self.measurements:
-            if m.timing is not None and m.candidate in OURS:
-                ratios.setdefault(m.workload, {})[OURS[m.candidate]] = m.timing.ratio.median
+            if m.timing is not None and m.candidate in BACKEND_OF:
+                ratios.setdefault(m.workload, {})[BACKEND_OF[m.candidate]] = m.timing.ratio.median
                 if m.chosen:
                     taken[m.workload] = m.timing.ratio.median
         found = []

@@ -1,4 +1,4 @@
-"""The figures in README and docs, taken from the files under benchmarks/results, and the pages of the studies.
+"""The figures in README and docs, taken from the files under measure/results, and the pages of the studies.
 
     python -m measure.pages
 
@@ -158,7 +158,7 @@ def places() -> Iterator[Place]:
     yield Place("docs/triton.md", ROTATION, partial(take.rotation, 64))
     for backend, template in (
         ("tiled", "a causal training step at 1,024 positions takes {} times one without"),
-        ("native", "kernels, at {} times ([figures](../benchmarks/results/dropout.md))"),
+        ("native", "kernels, at {} times ([figures](../measure/results/dropout.md))"),
     ):
         yield Place("docs/tiles.md", template, partial(take.ratio, "dropout", backend))
     yield Place("docs/lab.md", "| n-gram | {} | |", take.ngram)

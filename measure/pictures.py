@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from measure.candidates import CANDIDATES, FLOOR
+from measure.candidates import CANDIDATES
 from measure.measurements import Measurement, Results
 from measure.memory import MIB
+from relattn.cli.bench.relattn_candidates import FLOOR
 from relattn.cli.bench.workload import FORWARD, MODES, Workload
 
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.linewidth": 0.6, "grid.alpha": 0.25, "lines.linewidth": 1.3}

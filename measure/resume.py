@@ -12,13 +12,13 @@ from measure.check import Check
 from measure.longest import Longest
 from measure.measurements import FILE, FORMAT, PACKAGES, Measurement, Reach, Results
 from measure.memory import Memory
-from relattn.cli.bench.settings import Settings
+from measure.settings import Settings
 from relattn.cli.bench.timing import Spread, Timing
 from relattn.cli.bench.workload import Workload
 from relattn.support.machine import HOW_ELSE, check_begun_with, check_measured_here
 
 
-def begun(settings: Settings, candidates: Collection[str], folder: Path) -> Results:
+def resume(settings: Settings, candidates: Collection[str], folder: Path) -> Results:
     """The results that the folder holds, to go on with; new ones where it holds none.
 
     Raises ValueError: for a damaged file, and for one with other settings, with more candidates, of another machine, or

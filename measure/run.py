@@ -8,17 +8,15 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-import torch
-
-from measure.candidates import CANDIDATES, FLOOR, OURS, Candidate, chosen_by_auto
+from measure.candidates import CANDIDATES, Candidate
 from measure.check import Check, check
 from measure.longest import longest
 from measure.measurements import FILE, Measurement, Reach, Results
 from measure.memory import GIB, Memory, OverMemoryError, TooMuchError, available, measure
-from measure.resume import begun
-from relattn.cli.bench.case import step
-from relattn.cli.bench.settings import Settings
-from relattn.cli.bench.timing import Timing, interleaved
+from measure.resume import resume
+from measure.settings import Settings
+from relattn.cli.bench.relattn_candidates import BACKEND_OF, chosen_by_auto
+from relattn.cli.bench.run import timed
 from relattn.cli.bench.workload import TRAINING, Workload
 from relattn.support.files import check_folder, said
 from relattn.support.progress import Progress
@@ -44,7 +42,7 @@ class Benchmark:
         check_folder("out", folder)
         with said(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        self.results = begun(settings, self._candidates, folder)
+        self.results = resume(settings, self._candidates, folder)
 
     def run(self) -> Results:
         """Measure the grid, then, if wanted, the longest sequences."""
@@ -58,7 +56,7 @@ class Benchmark:
         chosen = cache(chosen_by_auto)
         for done, (workload, name) in enumerate(missing):
             self._progress.advance(done, f"{workload}: {name}")
-            is_chosen = OURS.get(name) == chosen(workload)
+            is_chosen = BACKEND_OF.get(name) == chosen(workload)
             measured = self._measured(name, self._candidates[name], workload)
             self.results.measurements.append(replace(measured, chosen=is_chosen))
             self.results.save(self._folder)
@@ -142,13 +140,3 @@ class Benchmark:
             return Reach(family, name, None, f"{error} at L={shortest.length}")
         found = longest(once, known, budget, self._settings.patience)
         return Reach(family, name, found, None if found else f"L={min(known)} does not fit")
-
-
-def timed(candidate: Candidate, workload: Workload, seconds: float) -> Timing:
-    """A candidate beside the floor on a workload, for about `seconds`; for a forward pass only the call is timed."""
-    floor_case, case = CANDIDATES[FLOOR].case(workload), candidate.case(workload)
-    floor, call = CANDIDATES[FLOOR].prepare(floor_case), candidate.prepare(case)
-    if not workload.training:
-        with torch.no_grad():
-            return interleaved(floor, call, seconds, workload.device)
-    return interleaved(lambda: step(floor_case, floor), lambda: step(case, call), seconds, workload.device)

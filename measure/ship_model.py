@@ -1,7 +1,7 @@
 """Put a trained model into the package, with the pieces that it opens with: src/relattn/lab/shipped/.
 
     relattn compare --encodings relative --steps 4000 --width 128 --depth 4 --out runs/ship
-    python benchmarks/ship_model.py runs/ship
+    python -m measure.ship_model runs/ship
 
 The folder is a checkpoint like any other. Its data are a part of the chorales: the test pieces of at least 128 steps up
 to a number, and as few training pieces as span the range of every voice, which `relattn compose` keeps to.
@@ -77,7 +77,7 @@ On the {results["data"]["test"]["pieces"]} test pieces it takes {nats:.3f} nats 
 Made by
 
     relattn compare --encodings {encoding} --steps {steps} --width {width} --depth {depth} --out runs/ship
-    python benchmarks/ship_model.py runs/ship
+    python -m measure.ship_model runs/ship
 
 `{PIECES_FILE}` holds {counts["test"]} of the test pieces, which it continues, one validation piece, and
 {counts["train"]} training pieces, which span what every voice may sing. The music is J. S. Bach's, read from scores

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.box import SIMPLE
 from rich.table import Table
 
 from measure.measurements import Measurement, Results, reach_title
 from measure.memory import MIB
 from measure.power_law import PowerLaw
-from relattn.cli.bench.workload import MODES, Workload
-
-NOTHING = ""
+from relattn.cli.bench.table import NOTHING, TIMES, cells, named, titled, unmeasured
+from relattn.cli.bench.workload import Workload
 
 
 def terminal(results: Results) -> Iterator[Table]:
@@ -23,25 +21,22 @@ def terminal(results: Results) -> Iterator[Table]:
         yield _regrets(results)
     if results.reaches:
         yield _reaches(results)
-    yield _unmeasured(results)
+    yield unmeasured([(m.workload, m.candidate, None if m.is_wrong else m.reason) for m in results.measurements])
 
 
 def _figures(results: Results, family: Workload) -> Table:
-    """One section per length, and one for the exponents of time and memory in the length.
-
-    "!" marks ratios that spread over more than 10 % in every round.
-    """
-    table = _table(family.family_name)
+    """One section per length, and one for the exponents of time and memory in the length."""
+    table = titled(family.family_name)
     for name in ("L", "candidate"):
         table.add_column(name, no_wrap=True)
-    for name in ("ms", "ratio", "quartiles", "processor", "TFLOP/s", "MiB"):
+    for name in (*TIMES, "MiB"):
         table.add_column(name, justify="right", no_wrap=True)
     measured = [m for m in results.measurements if m.workload.family == family and (m.timing or m.is_wrong)]
     for length in dict.fromkeys(m.workload.length for m in measured):
         first = str(length)
         for m in measured:
             if m.workload.length == length:
-                table.add_row(first, _name(m), *_cells(m))
+                table.add_row(first, named(m.candidate, m.chosen), *_cells(m))
                 first = NOTHING
         table.add_section()
     first = "growth"
@@ -57,33 +52,15 @@ def _cells(m: Measurement) -> list[str]:
     if m.timing is None or m.memory is None:
         assert m.check is not None
         return ["wrong", NOTHING, f"by {m.check.error:.1e}", NOTHING, NOTHING, NOTHING]
-    ratio, processor = m.timing.ratio, m.timing.processor_ratio
-    return [
-        f"{1000 * m.timing.seconds.median:.2f}",
-        f"{ratio.median:.2f}",
-        f"{ratio.lower:.2f}-{ratio.upper:.2f}{NOTHING if m.timing.ratio.is_steady else ' !'}",
-        NOTHING if processor is None else f"{processor.median:.2f}",
-        f"{m.teraflops:.3f}",
-        f"{m.memory.beyond / MIB:.1f}",
-    ]
-
-
-def _name(m: Measurement) -> str:
-    return f"{m.candidate} (auto)" if m.chosen else m.candidate
+    return [*cells(m.workload, m.timing), f"{m.memory.beyond / MIB:.1f}"]
 
 
 def _exponent(law: PowerLaw | None) -> str:
     return NOTHING if law is None else f"L^{law.exponent:.2f}"
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", box=SIMPLE, padding=(0, 2, 0, 0), pad_edge=False, collapse_padding=True
-    )
-
-
 def _regrets(results: Results) -> Table:
-    table = _table('Regret of "auto": its time over the best backend of ours, less 1')
+    table = titled('Regret of "auto": its time over the best backend of ours, less 1')
     for name in ("workload", "best backend"):
         table.add_column(name)
     table.add_column("regret", justify="right")
@@ -96,7 +73,7 @@ def _regrets(results: Results) -> Table:
 
 def _reaches(results: Results) -> Table:
     """One row per candidate with a figure, one column per family."""
-    table = _table(reach_title(results.settings))
+    table = titled(reach_title(results.settings))
     families = list(dict.fromkeys(reach.family for reach in results.reaches))
     table.add_column("candidate")
     for family in families:
@@ -108,36 +85,3 @@ def _reaches(results: Results) -> Table:
     for candidate, found in rows.items():
         table.add_row(candidate, *(found.get(family, NOTHING) for family in families))
     return table
-
-
-def _unmeasured(results: Results) -> Table:
-    """One row per candidate and reason, with its workloads."""
-    table = _table("Not measured")
-    for name in ("candidate", "why", "where"):
-        table.add_column(name)
-    found: dict[tuple[str, str], list[Workload]] = {}
-    for m in results.measurements:
-        if m.reason is not None and not m.is_wrong:
-            found.setdefault((m.candidate, m.reason), []).append(m.workload)
-    every_mode = {m.workload.mode for m in results.measurements}
-    every_length = {m.workload.length for m in results.measurements}
-    order = list(dict.fromkeys(m.candidate for m in results.measurements))
-    for (candidate, reason), workloads in sorted(found.items(), key=lambda item: order.index(item[0][0])):
-        table.add_row(candidate, reason, _where(workloads, every_mode, every_length))
-    return table
-
-
-def _where(workloads: list[Workload], every_mode: set[str], every_length: set[int]) -> str:
-    """One line per encoding, direction and shape, with the modes and lengths if they are not all."""
-    lines = []
-    for name in dict.fromkeys(workload.short_name for workload in workloads):
-        lengths: dict[str, list[int]] = {}
-        for workload in workloads:
-            if workload.short_name == name:
-                lengths.setdefault(workload.mode, []).append(workload.length)
-        whole = set(lengths) == every_mode and all(set(found) == every_length for found in lengths.values())
-        for mode, found in lengths.items():
-            done = NOTHING if whole else f", {MODES[mode]}"
-            where = NOTHING if set(found) == every_length else f", L={', '.join(map(str, found))}"
-            lines.append(f"{name}{done}{where}")
-    return "\n".join(dict.fromkeys(lines))

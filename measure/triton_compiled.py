@@ -1,7 +1,7 @@
 """What each Triton kernel costs as compiled for six generations of GPUs, in the size that is taken untimed.
 
 Registers and spilled bytes per thread, shared memory per program, and the products of tiles that two warps repeat. It
-writes benchmarks/results/triton/compiled.json and README.md; the tests hold the figures to their bounds.
+writes measure/results/triton/compiled.json and README.md; the tests hold the figures to their bounds.
 
     python -m measure.triton_compiled
 """

@@ -158,7 +158,7 @@ def markdown() -> str:
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Write benchmarks/results/triton/launch.md."""
+    """Write measure/results/triton/launch.md."""
     driver.set_active(NoDriver())  # pyright: ignore[reportArgumentType]
     (folder / "launch.md").write_text(page := markdown(), encoding="utf-8")
     print(page)

@@ -236,7 +236,7 @@ def rows_of_others() -> list[list[str]]:
 
 
 def main() -> None:
-    """Write benchmarks/results/triton/model.md."""
+    """Write measure/results/triton/model.md."""
     lines = [
         "# A model of the Triton kernels' speed",
         "",
@@ -245,7 +245,7 @@ def main() -> None:
         "products read of shared memory) / on the tensor cores; which of them is the bound; and the bound over the",
         "tensor cycles of FlashAttention-2's products for the same pairs. The last column is a training step. Two",
         "sizes are timed: tile, warps, stages, and how many tiles of queries a program owns, where they are several.",
-        "The one with the lower bound is shown. `benchmarks/triton_model.py` says what the model leaves out.",
+        "The one with the lower bound is shown. `measure/triton_model.py` says what the model leaves out.",
         '"In order": on an H100 these calls take the kernels of the fixed order; their bounds together, for 64 queries',
         "and 64 keys. In a bias' loop two branches load its numbers, and a tile takes one of them.",
         "",

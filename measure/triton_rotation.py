@@ -105,7 +105,7 @@ def markdown() -> str:
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Write benchmarks/results/triton/rotation.md."""
+    """Write measure/results/triton/rotation.md."""
     (folder / "rotation.md").write_text(page := markdown(), encoding="utf-8")
     print(page)
 

@@ -13,7 +13,7 @@ import pytest
 from tests.documents.page import MARKDOWN, ROOT, read
 
 PAGE = (ROOT / "docs" / "adding_an_encoding.md").read_text()
-COPIED = ("src", "tests", "docs", "vectors", "benchmarks", "examples", "measure", "ptxemu", "*.md", "*.toml", "*.yml", "Makefile")
+COPIED = ("src", "tests", "docs", "vectors", "examples", "measure", "ptxemu", "*.md", "*.toml", "*.yml", "Makefile")
 WHERE = re.compile(r"`([\w./]+\.\w+)`(?:, (below|above) `(.+)`)?:")
 
 

@@ -241,7 +241,7 @@ def test_a_page_that_lies_is_found_out(tmp_path, text, complaint):
         ("`relattn compare --seeds 0,0`", "seeds"),
         ("`relattn convert a b --from transfo_xxl --to relattn`", "transfo_xxl"),
         ("`make tests`", "the Makefile has no ['tests']"),
-        ("`python benchmarks/gpus.py`", "no file benchmarks/gpus.py"),
+        ("`python -m measure.gpus`", "no file measure/gpus.py"),
         ("`python examples/self_attention.py --encodings rope`", "has no ['--encodings']"),
         ("`pip install 'relattn[hugging]'`", "relattn has no extra hugging"),
         ("```sh\nrelatn doctor\n```", "relatn is no program that the tests know"),

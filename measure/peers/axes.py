@@ -14,9 +14,8 @@ from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder
 from transformers.models.sam.modeling_sam import SamVisionAttention, SamVisionSdpaAttention
 from transformers.models.swin.modeling_swin import SwinAttention, SwinRelativePositionBias
 
-from measure.peers.formula import Call
 from measure.peers.sequence import split
-from relattn.cli.bench.case import Case
+from relattn.cli.bench.case import Call, Case
 from relattn.encodings import GridBias
 
 LAYOUT_TABLES = ("rel_pos_bias", "rel_pos_x_bias", "rel_pos_y_bias")

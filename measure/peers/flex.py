@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import relattn
-from measure.peers.formula import Call, diagonals_of
-from relattn.cli.bench.case import Case
+from measure.peers.formula import diagonals_of
+from relattn.cli.bench.case import Call, Case
 from relattn.flex import ScoreMod
 
 

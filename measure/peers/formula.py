@@ -12,10 +12,9 @@ from torch import Tensor
 
 import relattn
 from relattn.backends import skew
-from relattn.cli.bench.case import Case
+from relattn.cli.bench.case import Call, Case
 from relattn.offsets import alibi_slopes, sinusoids
 
-Call = Callable[[], Tensor]
 Arrangement = Callable[[Tensor, Tensor, int], Tensor]
 
 

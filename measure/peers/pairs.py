@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from measure.peers.formula import Call
-from relattn.cli.bench.case import Case
+from relattn.cli.bench.case import Call, Case
 from relattn.encodings import GridBias, T5Bias
 from relattn.encodings.base import EncodingSum
 

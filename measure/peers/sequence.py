@@ -11,8 +11,7 @@ from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import relattn
-from measure.peers.formula import Call
-from relattn.cli.bench.case import Case
+from relattn.cli.bench.case import Call, Case
 
 
 class _Part(nn.Module):

@@ -46,7 +46,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Grid(NamedTuple):
-    """Workloads on which candidates are measured in time and memory: a call of `relattn bench` with these options."""
+    """Workloads on which candidates are measured in time and memory: `python -m measure` with these options."""
 
     answers: str
     settings: dict[str, Any]

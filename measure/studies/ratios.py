@@ -12,10 +12,10 @@ from functools import partial
 
 from measure.candidates import CANDIDATES, Candidate
 from measure.check import check
-from measure.run import timed
 from measure.studies.study import Figures, Study, figures_of, shown, table
 from measure.studies.workloads import TABLES, TOLERANCE, Row, Table
-from relattn.cli.bench.relattn_candidates import ours
+from relattn.cli.bench.relattn_candidates import relattn_call
+from relattn.cli.bench.run import timed
 from relattn.cli.bench.workload import Workload
 
 SECONDS = 1.0
@@ -48,7 +48,7 @@ def study(name: str) -> Study:
 def candidate(backend: str) -> Candidate:
     """A backend of ours, or "auto"."""
     native = CANDIDATES["relattn native"]
-    return native if backend == "native" else replace(native, prepare=partial(ours, backend=backend))
+    return native if backend == "native" else replace(native, prepare=partial(relattn_call, backend=backend))
 
 
 def checked(who: Candidate, workload: Workload) -> None:

@@ -87,7 +87,7 @@ class Kept:
         return "\n\n".join([
             f"# {CATALOGUE[self.name].answers}",
             study.setting,
-            f"```sh\nrelattn bench {self.name}\n```",
+            f"```sh\npython -m measure {self.name}\n```",
             f"{self.date[:10]}, {processor} with {self.machine['cores']} cores, threads: {threads}; {packages}.",
             study.table(figures).rstrip(),
         ]) + "\n"  # fmt: skip

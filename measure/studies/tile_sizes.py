@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 
 from measure.candidates import CANDIDATES
-from measure.run import timed
 from measure.studies.study import Figures, Study, figures_of, shown, table
 from relattn.backends.tiled import operator
 from relattn.backends.tiled.sizes import TileSizes
+from relattn.cli.bench.run import timed
 from relattn.cli.bench.workload import FORWARD, TRAINING, Workload
 
 SECONDS = 0.2

@@ -97,14 +97,13 @@ def test_a_midi_file_whose_name_is_no_utf8(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["compare", "compose", "resume", "bench"])
+@pytest.mark.parametrize("command", ["compare", "compose", "resume"])
 def test_a_folder_whose_name_is_no_utf8(command: str, tmp_path: Path) -> None:
     out = tmp_path / NO_UTF8
     asked = {
         "compare": ["compare", "--data", write_data(tmp_path / "small.json"), *SMALL],
         "compose": ["compose", "--checkpoint", tmp_path],
         "resume": ["compare", "--resume"],
-        "bench": ["bench", "--encodings", "none"],
     }[command]
     assert refused(*asked, "--out", out) == (
         f"--out: got {os.fsencode(out)!r}, which is not UTF-8; expected a name in UTF-8; rename it"

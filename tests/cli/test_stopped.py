@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from relattn.cli import bench as bench_command
 from relattn.cli import reproduce as reproduce_command
 from relattn.lab import compose as lab_compose
 from relattn.lab.stopping import ECHO, Asked, first_signal_waits
@@ -26,10 +25,7 @@ def sends(signum: int):
 
 
 @pytest.mark.parametrize(("signum", "exits"), SIGNALS)
-def test_bench_and_reproduce(signum: int, exits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_command.Benchmark, "run", sends(signum))
-    code, _, said = call("bench", "--out", tmp_path / "bench")
-    assert (code, said.partition("PyTorch ")[2]) == (exits, "stopped; nothing was measured yet")
+def test_reproduce(signum: int, exits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce_command, "start", sends(signum))
     asked = ["reproduce", "jsb", "--data", write_data(tmp_path / "small.json"), "--out", tmp_path / "jsb"]
     assert call(*asked)[::2] == (exits, "stopped before the first step; nothing was kept")

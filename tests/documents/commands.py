@@ -12,11 +12,11 @@ from typing import Any
 from unittest import mock
 
 import typer.main
+from relattn.cli.studies import check as check_study
 from typer.testing import CliRunner
 
+from measure.settings import Settings as BenchSettings
 from relattn.cli.app import app
-from relattn.cli.bench.settings import Settings as BenchSettings
-from relattn.cli.studies import check as check_study
 from relattn.convert import FORMATS
 from relattn.lab.reproduction import ReproductionSettings
 from relattn.lab.settings import Settings as LabSettings

@@ -31,7 +31,7 @@ CONSTANTS = {
     if isinstance(node, ast.Constant) and isinstance(node.value, str)
 }
 """Every string in relattn's source."""
-FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", "measure", "vectors")
+FOLDERS = ("src", "tests", "docs", "examples", "measure", "ptxemu", "vectors")
 FILES = {
     "/" + str(path.relative_to(ROOT)) + ("/" if path.is_dir() else "")
     for path in [*ROOT.iterdir(), *(found for folder in FOLDERS for found in (ROOT / folder).rglob("*"))]

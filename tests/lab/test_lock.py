@@ -56,19 +56,6 @@ def test_the_second_process_is_refused_until_the_first_is_gone(stop: signal.Sign
     assert LOCK not in {path.name for path in out.iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("asked", "folder"),
-    [(["small"], ""), (["relative"], "relative"), (["--encodings", "t5", "--lengths", 64], "")],
-    ids=["a study", "a grid", "a benchmark"],
-)
-def test_two_benchmarks_in_one_folder(asked: list[str | int], folder: str, tmp_path: Path) -> None:
-    """Both would measure at once, and the same benchmark would overwrite the file of the other."""
-    out = tmp_path / folder
-    first = holder(out)
-    assert refused("bench", *asked, "--out", tmp_path) == busy(out)
-    first.communicate("")
-
-
 def test_folders_that_were_made_for_nothing_are_removed(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     with pytest.raises(RuntimeError), alone_in(out):

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 from transformers.models.swin.modeling_swin import SwinRelativePositionBias
 
-from measure.candidates import CANDIDATES, FLOOR, OURS, WITH_QUERIES, chosen_by_auto
+from measure.candidates import CANDIDATES, WITH_QUERIES
 from measure.check import check
 from relattn.backends.select import BACKENDS
+from relattn.cli.bench.relattn_candidates import BACKEND_OF, FLOOR, chosen_by_auto
 from relattn.cli.bench.workload import ENCODINGS, ON_AXES, Workload
 
 DECODING = {"mode": "decoding", "causal": True}
@@ -83,8 +84,8 @@ def test_flex_is_right(encoding, causal):
 
 
 def test_all_of_ours_and_all_arrangements_are_candidates():
-    assert set(OURS) <= set(CANDIDATES)
-    assert list(OURS.values()) == list(BACKENDS)
+    assert set(BACKEND_OF) <= set(CANDIDATES)
+    assert list(BACKEND_OF.values()) == list(BACKENDS)
     assert {f"plain, {name}" for name in ("gather", "pad_reshape", "diagonals", "strided")} <= set(CANDIDATES)
     assert COMPILED == ["flex"]
     assert [name for name, candidate in CANDIDATES.items() if not candidate.encodes] == [FLOOR]

@@ -1,26 +1,30 @@
-"""`relattn bench`: what it prints and writes, and one sentence for whatever goes wrong."""
+"""`python -m measure`: what it prints and writes, and one sentence for whatever goes wrong."""
 
 import json
+import os
 import re
+import signal
 import sys
+from importlib.util import find_spec
 
 import pytest
 from typer.testing import CliRunner
 
 from measure import run
-from measure.candidates import CANDIDATES, FLOOR
+from measure.__main__ import SCRIPTS, app
+from measure.candidates import CANDIDATES
 from measure.memory import Memory
-from relattn.cli.app import BENCH_LENGTHS, app
-from relattn.cli.bench import timing
-from relattn.cli.bench.settings import Settings
-from relattn.cli.bench.workload import ENCODINGS
+from measure.settings import Settings
+from relattn.cli.bench import options, timing
+from relattn.cli.bench.relattn_candidates import FLOOR
+from relattn.lab.lock import alone_in
 
 TINY = ["--lengths", "16,32", "--heads", "2", "--head-dims", "8", "--seconds", "0.001", "--device", "cpu"]
 
 
 def call(*arguments):
-    """Exit code, stdout and stderr of `relattn bench`, blanks made single."""
-    ran = CliRunner().invoke(app, ["bench", *map(str, arguments)], env={"COLUMNS": "200"})
+    """Exit code, stdout and stderr of `python -m measure`, blanks made single."""
+    ran = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
     if ran.exception is not None and not isinstance(ran.exception, SystemExit):
         raise ran.exception
     return ran.exit_code, " ".join(ran.stdout.split()), " ".join(ran.stderr.split())
@@ -44,12 +48,12 @@ def test_a_benchmark_prints_and_writes(few, tmp_path):
 
 def test_what_is_measured_is_said_before_torch_is_loaded(monkeypatch):
     """In the first second."""
-    monkeypatch.setitem(sys.modules, "relattn.cli.bench", None)  # the module that loads it cannot be imported
-    ran = CliRunner().invoke(app, ["bench", "--lengths", "16,32"], env={"COLUMNS": "200"})
+    monkeypatch.setitem(sys.modules, "measure.command", None)  # the module that loads it cannot be imported
+    ran = CliRunner().invoke(app, ["--lengths", "16,32"], env={"COLUMNS": "200"})
     assert isinstance(ran.exception, ImportError)
     encodings = ",".join(Settings().encodings)
     assert ran.stderr == f"benchmark: {encodings} at 16,32 tokens; loading PyTorch\n"
-    assert ",".join(map(str, Settings().lengths)) == BENCH_LENGTHS
+    assert ",".join(map(str, Settings().lengths)) == options.LENGTHS
 
 
 def test_images_and_documents_are_measured(tmp_path, monkeypatch):
@@ -110,11 +114,34 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path, arguments, said):
     assert not out.exists()
 
 
-def test_help_names_every_encoding_and_the_defaults_that_hold():
+@pytest.mark.parametrize("asked", [["small"], ["relative"], []], ids=["a study", "a grid", "a benchmark"])
+def test_a_folder_is_refused_that_is_another_s_or_has_no_name(asked, tmp_path):
+    """Both would measure at once, and the same benchmark would overwrite the file of the other."""
+    busy = tmp_path / "busy" / ("relative" if asked == ["relative"] else "")
+    with alone_in(busy):
+        assert call(*asked, "--out", tmp_path / "busy")[2].endswith(
+            f"error: --out: got {busy}, where another process is at work; expected a folder for this one alone; wait "
+            "for the other to end, or choose another --out"
+        )
+    nameless = tmp_path / os.fsdecode(b"b\xff")
+    said = call(*asked, "--out", nameless)[2]
+    assert said.endswith("which is not UTF-8; expected a name in UTF-8; rename it")
+    assert not nameless.exists()
+
+
+@pytest.mark.parametrize(("signum", "exits"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_its_code(signum, exits, tmp_path, monkeypatch):
+    monkeypatch.setattr(run.Benchmark, "run", lambda benchmark: os.kill(os.getpid(), signum))
+    code, _, said = call("--out", tmp_path)
+    assert (code, said.partition("PyTorch ")[2]) == (exits, "stopped; nothing was measured yet")
+
+
+def test_help_names_every_script_and_the_defaults_that_hold():
     code, printed, _ = call("--help")
     assert code == 0
-    for name in ENCODINGS:
-        assert name in printed
+    for name, answers in SCRIPTS.items():
+        assert f" measure.{name}: {answers} " in printed
+        assert find_spec(f"measure.{name}")
     defaults = Settings()
     for option in ("encodings", "lengths", "causal", "modes", "head_dims", "heads", "batches"):
         shown = ",".join(map(str, getattr(defaults, option)))

@@ -1,12 +1,12 @@
-"""benchmarks/gpu.py away from a GPU: what it says there, and the report that it would write."""
+"""measure/gpu.py away from a GPU: what it says there, and the report that it would write."""
 
 import pytest
 import torch
 
 from measure import gpu
-from measure.candidates import FLOOR
 from measure.measurements import Measurement, Results
-from relattn.cli.bench.settings import Settings
+from measure.settings import Settings
+from relattn.cli.bench.relattn_candidates import FLOOR
 from relattn.cli.bench.timing import Spread, Timing
 from relattn.cli.bench.workload import Workload
 

@@ -10,12 +10,13 @@ import pytest
 from rich.console import Console
 
 from measure import markdown, run, tables
-from measure.candidates import CANDIDATES, FLOOR, Candidate
+from measure.candidates import CANDIDATES, Candidate
 from measure.memory import Memory, OverMemoryError, OverTimeError
 from measure.pictures import draw
 from measure.run import Benchmark
+from measure.settings import Settings
 from relattn.cli.bench import timing
-from relattn.cli.bench.settings import Settings
+from relattn.cli.bench.relattn_candidates import FLOOR
 from relattn.cli.bench.timing import Spread
 from relattn.support.progress import Silent
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the in
 LENGTH = 4096
 SPILLED = 256
 """Bytes per thread, at most, beside the 1020 in registers."""
-TABLE = Path("benchmarks/results/triton/compiled.json")
+TABLE = Path("measure/results/triton/compiled.json")
 TABLE_OF = "3.7."
 """The Triton that compiled what the table tells. Another one brings another assembler, which takes other registers."""
 COMPILED_FOR = {

@@ -1,4 +1,4 @@
-"""benchmarks/triton_model.py: the loops of an assembled kernel, and what an instruction moves through L1."""
+"""measure/triton_model.py: the loops of an assembled kernel, and what an instruction moves through L1."""
 
 import os
 import re

@@ -440,7 +440,7 @@ A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, devic
     ],
 )
 def test_what_is_timed(kernel: str, changes: dict[str, Any], expected: list[Any], machine: SimpleNamespace) -> None:
-    """Two, the first of which holds on every chip: see benchmarks/results/triton. Of an H100 see test_hopper.py."""
+    """Two, the first of which holds on every chip: see measure/results/triton. Of an H100 see test_hopper.py."""
     assert candidates.candidates(kernel, meta_call(**changes), 89) == [candidates.Sizes(*each) for each in expected]
 
 

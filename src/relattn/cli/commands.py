@@ -1,4 +1,4 @@
-"""How the commands show their help, and answer values after flags."""
+"""How the commands show their help, answer values after flags, and read lists."""
 
 from __future__ import annotations
 
@@ -16,6 +16,24 @@ SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", 
 def unwrapped(text: str | None) -> str:
     """A docstring whose paragraphs are one line each, for the terminal to wrap."""
     return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text or ""))
+
+
+def names(text: str | None) -> tuple[str, ...] | None:
+    """The names between commas."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def numbers(name: str, text: str, such_as: str) -> tuple[int, ...]:
+    """The whole numbers between commas.
+
+    Raises ValueError: for anything else; name: of the option.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"{name}: got {text!r}; expected whole numbers separated by commas, such as {such_as}"
+        ) from None
 
 
 class _Flags:

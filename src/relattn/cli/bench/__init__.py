@@ -1,1 +1,1 @@
-"""The benchmark: time, memory and longest sequence of every way to attend with relative positions, on this machine."""
+"""`relattn bench`: the time of every backend on a shape of one's own, beside PyTorch's attention."""

@@ -1,4 +1,4 @@
-"""The settings of a benchmark: checked at the start, kept with the results."""
+"""The settings of a benchmark, checked at the start."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ CAUSAL = {"no": False, "yes": True}
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
+def check_positive(name: str, value: float) -> None:
+    """Raises ValueError: for a number that is not positive and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}: got {value!r}; expected a positive number")
+
+
 def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -28,7 +34,7 @@ class Settings:
     whatever `causal` names, and is measured once. Encodings on axes need both directions and whole sequences: they are
     measured once, without causality. seconds: time for the pairs of one candidate in one cell of the grid, at least 15
     pairs. patience: seconds that one step may take. A candidate that takes longer, or more memory than there is, is
-    given up at that length and beyond. max_length: None, or the GiB for the longest training step.
+    given up at that length and beyond.
 
     Raises ValueError: for a choice that cannot be measured; it names the field.
     """
@@ -44,7 +50,6 @@ class Settings:
     device: str = field(default_factory=_device)
     seconds: float = 0.5
     patience: float = 5.0
-    max_length: float | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("encodings", ENCODINGS), ("causal", CAUSAL), ("modes", MODES)):
@@ -66,10 +71,8 @@ class Settings:
                 raise ValueError(f"causal: got {self.causal!r}; expected 'no' among them, for {encoding} has no past")
             if encoding in self.encodings and DECODING in self.modes:
                 raise ValueError(f"modes: got {DECODING!r}; expected others, for {encoding} has no past to decode from")
-        for name in ("seconds", "patience", "max_length"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}: got {value!r}; expected a positive number")
+        for name in ("seconds", "patience"):
+            check_positive(name, getattr(self, name))
 
     def _distinct(self, name: str) -> tuple[object, ...]:
         values = getattr(self, name)

@@ -72,7 +72,7 @@ def interleaved(floor: Callable[[], object], candidate: Callable[[], object], se
     timed = _on_cuda if device == "cuda" else _on_cpu
     floor()
     candidate()
-    _wait(device)
+    wait(device)
     rounds = [_round(lambda: timed(floor), lambda: timed(candidate), seconds)]
     while len(rounds) < MOST_ROUNDS and Spread.of(_ratios(rounds[-1])).relative > UNSTEADY:
         rounds.append(_round(lambda: timed(floor), lambda: timed(candidate), seconds))
@@ -111,7 +111,7 @@ def _ratios(pairs: list[_Pair]) -> list[float]:
 def _on_cuda(call: Callable[[], object]) -> _Time:
     """The device's own seconds. It is kept busy before: it does not wait for a host that needs AHEAD at most."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    _keep_busy()
+    keep_busy()
     start.record()
     result = call()
     stop.record()
@@ -120,20 +120,8 @@ def _on_cuda(call: Callable[[], object]) -> _Time:
     return _Time(start.elapsed_time(stop) / 1000.0, 0.0)
 
 
-def host_seconds(call: Callable[[], object]) -> float:
-    """The host's seconds for a call, median of 15, until the call returns; a CUDA device is busy with other work."""
-    found = []
-    for _ in range(LEAST_PAIRS):
-        _wait("cuda")
-        _keep_busy()
-        start = time.perf_counter()
-        result = call()
-        found.append(time.perf_counter() - start)
-        del result
-    return statistics.median(found)
-
-
-def _keep_busy() -> None:
+def keep_busy() -> None:
+    """A CUDA device has other work for AHEAD seconds."""
     torch.cuda._sleep(int(AHEAD * CYCLES))
 
 
@@ -145,6 +133,7 @@ def _on_cpu(call: Callable[[], object]) -> _Time:
     return found
 
 
-def _wait(device: str) -> None:
+def wait(device: str) -> None:
+    """Until a CUDA device has done all its work."""
     if device == "cuda":
         torch.cuda.synchronize()

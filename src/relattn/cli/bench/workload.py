@@ -12,7 +12,7 @@ TRAINING_FLOPS = 3.5
 """Matrix products of a training step divided by those of a forward pass, with the scores recomputed: 2 and 5."""
 
 ON_AXES = ("grid-bias", "decomposed", "layout")
-"""The benchmark's own encodings, for tokens with more than one coordinate; see `on_axes.py`."""
+"""The benchmark's own encodings, for tokens with more than one coordinate; see `axes.py`."""
 ENCODINGS = (
     "none", "relative", "relative-heads", "shaw-keys", "shaw", "t5", "alibi", "transformer-xl", "rope", "key-query",
     "disentangled", *ON_AXES,
@@ -32,8 +32,8 @@ class Workload:
     head_dim], over all keys and values as a cache holds them; causal. dtype: a torch dtype's name. device: "cpu" or
     "cuda". window: the number of positions that a query sees on each side; None: all. lowered: the encoding's terms are
     made beforehand (projecting and gathering rows is not timed), and a training step computes the gradients of these
-    terms in place of the parameters'. The floor has no window; only our candidates take a window or terms. An encoding
-    on axes needs both directions and whole sequences, and takes neither a window nor terms.
+    terms in place of the parameters'. The floor has no window; only backends take a window or terms. An encoding on
+    axes needs both directions and whole sequences, and takes neither a window nor terms.
     """
 
     encoding: str

@@ -114,8 +114,3 @@ def test_a_device_is_busy_before_a_call_is_timed(clock, device):
     found = interleaved(lambda: device.append("floor"), lambda: device.append("ours"), 0.0, "cuda")
     assert found.seconds.median == 0.25
     assert device[3:8] == ["busy for 10 ms", "mark", "floor", "mark", "wait"], "after a warm-up of three steps"
-
-
-def test_the_host_is_timed_until_a_call_returns(clock, device):
-    assert timing.host_seconds(clock.worker("ours", lambda n: 0.5 if n == 3 else 0.125)) == 0.125
-    assert device == ["wait", "busy for 10 ms"] * LEAST_PAIRS

@@ -1,4 +1,4 @@
-"""`relattn bench`: settings in, progress, tables and pictures out."""
+"""`python -m measure`: settings in, progress, tables and pictures out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from measure import markdown, tables
 from measure.measurements import FILE
 from measure.pictures import draw
 from measure.run import Benchmark
+from measure.settings import Settings
 from measure.studies.catalogue import GRIDS
 from measure.studies.study import carry_out
-from relattn.cli.bench.settings import Settings
 from relattn.cli.console import Bar, out, say_stopped
 from relattn.lab.lock import alone_in
 from relattn.support.files import write_text
@@ -35,7 +35,7 @@ def run_grid(name: str, out: Path) -> None:
     """Carry out a grid of the catalogue in a folder of its own, as `run`."""
     grid = GRIDS[name]
     torch.set_num_threads(grid.threads)
-    heading = f"# {grid.answers}\n\n```sh\nrelattn bench {name}\n```\n\n"
+    heading = f"# {grid.answers}\n\n```sh\npython -m measure {name}\n```\n\n"
     _measure(Settings(**grid.settings), out / name, grid.candidates, heading)
 
 
