@@ -169,22 +169,6 @@ def not_timed(reason: str) -> str:
     raise ValueError(reason)
 
 
-def triton_model(*kinds: str) -> list[str]:
-    """An A100 with these tables: a forward pass and a training step."""
-    rows = map(_on_an_a100, kinds)
-    return [cell for row in rows for cell in (row[5], row[-1])]
-
-
-def with_dropout() -> list[str]:
-    """An A100's bound for a forward pass without tables, with dropout and without, for 64 queries and 64 keys."""
-    found = []
-    for kind in ("no table, dropout", "no table"):
-        _, _, size, cycles, *_ = _on_an_a100(kind)
-        tile = int(size.split(",")[0])
-        found.append(f"{max(map(float, cycles.split('/'))) * (64 / tile) ** 2:,.0f}")
-    return found
-
-
 def rotation(tile: int) -> list[str]:
     """The cycles of L1 along one of two axes, and along one; Gluon's are as many as the latter.
 
@@ -218,11 +202,6 @@ def on_a_gpu(encoding: str) -> list[str]:
         ]
         found += [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
     return found
-
-
-def _on_an_a100(kind: str) -> list[str]:
-    (row,) = (row for row in _rows("model") if row[:2] == ["sm_80", kind])
-    return row
 
 
 def _rows(name: str) -> list[list[str]]:

@@ -101,17 +101,7 @@ ON_A_GPU = (
     ("docs/triton.md", "alibi", "and with ALiBi's bias {} to {} and {} to {} times."),
 )
 """The page, the encoding, and the sentence."""
-WITH_DROPOUT = "without a table {} cycles for 64 queries and 64 keys, where a call without dropout has a bound of {}."
 ROTATION = "For a tile of 64 that is {} cycles of L1. `tl.gather` from a tensor with one axis takes {},"
-MODEL = {
-    "it gives {} times the tensor cycles of FlashAttention-2's products for a forward pass, and {} times for a": (
-        "relative keys",
-    ),
-    "lower there: {} and {} beyond clipped relative keys, {} and {} beyond a clipped bias": (
-        "beyond clipped relative keys",
-        "beyond a clipped bias",
-    ),
-}
 FLOOR = "| PyTorch's attention, no encoding | 1 | 1 | {} | {} |"
 """At 8,192 positions. The times of the others are ratios to this row."""
 
@@ -149,9 +139,6 @@ def places() -> Iterator[Place]:
         shown = what.replace("training", "training step")
         shown = shown if "causal" in what else f"{shown}, both directions"
         yield Place("docs/native.md", f"| {shown} | {{}} | {{}} |", partial(take.held, what))
-    for template, kinds in MODEL.items():
-        yield Place("docs/triton.md", template, partial(take.triton_model, *kinds))
-    yield Place("docs/triton.md", WITH_DROPOUT, take.with_dropout)
     yield Place("docs/triton.md", LAUNCH, take.launches)
     for page, encoding, template in ON_A_GPU:
         yield Place(page, template, partial(take.on_a_gpu, encoding))
@@ -190,7 +177,6 @@ OTHERS = {
     "choice.md": 'What "auto" takes on a CPU: the figures behind its bounds',
     "devices-model/model.md": "A model of 8 to 1,024 devices",
     "triton/README.md": "The Triton kernels as compiled for six generations of GPUs",
-    "triton/model.md": "A model of their speed",
     "triton/launch.md": "What a launch of them costs the host",
     "triton/rotation.md": "A tile's rotation in them, in three ways",
     "gpu/README.md": "On a GPU",
@@ -214,8 +200,8 @@ def index() -> str:
         "# Figures", "",
         "One page per study. It names its command, its machine and its date, and shows the code of that date.",
         "Its figures lie beside it as JSON. Two things changed on 2026-11-25, after the pages with AVX2 and on an",
-        "Intel Xeon were taken: the kernel for few queries, and the last group of up to four queries. The models of",
-        "many devices and of GPUs, the remarks on the goals, and the choice of backends are no studies.", "",
+        "Intel Xeon were taken: the kernel for few queries, and the last group of up to four queries. The model of",
+        "many devices, the remarks on the goals, and the choice of backends are no studies.", "",
         "| page | |", "|---|---|",
         *(f"| [{page.removesuffix('.md').removesuffix('/README').removesuffix('/table')}]({page}) | {title} |"
           for page, title in there.items()),

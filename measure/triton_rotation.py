@@ -13,6 +13,9 @@ Gluon's gather reads from a tile that was written to shared memory, with rows pa
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -23,13 +26,15 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from measure.triton_compiled import FOLDER
-from measure.triton_model import BYTES, SCHEDULERS, bytes_of, instructions
 from relattn.backends.triton.skew import shared_place
 from relattn.support.machine import versions
 
 CAPABILITY, TILES, WARPS = 80, (32, 64), 4
 """86 and 89 have the same layout of sums."""
 WAYS = ("none", "two axes", "one axis", "Gluon")
+SCHEDULERS, BYTES = 4, 128  # instructions, and bytes of L1, per cycle of a multiprocessor
+BYTES_OF = {"128": 16, "64": 8, "16": 2, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+"""What one thread moves, by an ending of the instruction's name; 4 without any."""
 
 
 @gluon.jit
@@ -66,7 +71,31 @@ def counted(way: str, tile: int) -> Counter[str]:
     aligned = {(n,): [["tt.divisibility", 16]] for n in range(2)}
     source = GluonASTSource(rotated_kernel, signature, given, aligned)
     result = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options={"num_warps": WARPS})
-    return Counter(name for name, _ in instructions(result.asm["cubin"]) if not name.startswith(".L"))
+    return Counter(instructions(result.asm["cubin"]))
+
+
+def instructions(cubin: bytes) -> list[str]:
+    """The names of a compiled kernel's instructions."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm", "-c", file.name]
+        return parsed(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def parsed(text: str) -> list[str]:
+    """The names of the instructions that nvdisasm writes."""
+    return re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?\s*([A-Z0-9_.x]+).*;", text, re.MULTILINE)
+
+
+def bytes_of(name: str) -> int:
+    """What one thread moves to or from shared memory, or to another thread: 32 of them a cycle (CUDA C++ Programming
+    Guide, throughput of arithmetic instructions).
+    """
+    kind, *endings = name.split(".")
+    if kind in ("LDSM", "STSM"):
+        return 4 * int(endings[-1]) if endings[-1].isdigit() else 4
+    return next((size for ending, size in BYTES_OF.items() if ending in endings), 4)
 
 
 def cost(way: str, tile: int) -> tuple[int, int, int, float, float]:
@@ -86,7 +115,7 @@ def markdown() -> str:
         "",
         "For sm_80; no GPU ran. What a rotation adds to a kernel that only copies a tile, float32, four warps:",
         "shuffles, stores and loads of shared memory per warp; cycles that a multiprocessor needs at least to",
-        "issue all instructions, and for L1, as in the [model](model.md).",
+        "issue all instructions (4 of a warp per cycle), and for L1 (128 bytes per cycle).",
         "",
         "```sh",
         "python -m measure.triton_rotation",
