@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import relattn
+from measure.peers import arrangements
 from relattn.backends import skew
 from relattn.cli.bench.case import Call, Case
 from relattn.offsets import alibi_slopes, sinusoids
@@ -68,7 +69,7 @@ def diagonals_of(case: Case) -> Callable[[], Diagonals]:
 
 
 def plain(case: Case, arrangement: str) -> Call:
-    """softmax(scale * (Q K^T + S_rel) + B) (V + ...), with S_rel arranged by one of skew's four ways."""
+    """softmax(scale * (Q K^T + S_rel) + B) (V + ...), with S_rel arranged by one of the four ways."""
     make, key, value = diagonals_of(case), case.key, case.value
     scale = 1.0 / math.sqrt(case.workload.head_dim)
     future = _future(case)
@@ -117,7 +118,7 @@ def _added(terms: Diagonals, scale: float, arrangement: str, length: int) -> Ten
     queries = terms.query.shape[2]
     if terms.relative_keys is not None:
         assert terms.relative_query is not None
-        arrange: Arrangement = getattr(skew, arrangement)
+        arrange: Arrangement = getattr(arrangements, arrangement)
         rows = _with_rows(terms.relative_keys, arrangement, length, queries)
         return arrange(terms.relative_query * scale, rows, length)
     if terms.bias is None:

@@ -12,18 +12,22 @@ from typing import Any
 from unittest import mock
 
 import typer.main
-from relattn.cli.studies import check as check_study
 from typer.testing import CliRunner
 
-from measure.settings import Settings as BenchSettings
+from measure.__main__ import app as measure_app
+from measure.settings import Settings as MeasureSettings
 from relattn.cli.app import app
+from relattn.cli.bench.settings import Settings as BenchSettings
 from relattn.convert import FORMATS
 from relattn.lab.reproduction import ReproductionSettings
 from relattn.lab.settings import Settings as LabSettings
 from tests.documents.page import ROOT
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
-OPTIONS = {option for command in COMMANDS.values() for one in command.params for option in one.opts} | {"--help"}
+MEASURE: Any = typer.main.get_command(measure_app)
+OPTIONS = {option for command in (*COMMANDS.values(), MEASURE) for one in command.params for option in one.opts} | {
+    "--help"
+}
 MAKEFILE = (ROOT / "Makefile").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
@@ -66,18 +70,32 @@ def _relattn(words: list[str]) -> str | None:
 
     checks = {
         "compare": lambda given, *_, **__: LabSettings.from_dict(given),
-        "bench": lambda given, *_: BenchSettings(**given),
-        "studies": lambda name, given, _: check_study(name, given),
+        "bench.command": lambda given: BenchSettings(**given),
         "compose": lambda *_: None,
         "reproduce": lambda _, given, *__: ReproductionSettings.from_dict({"data": "jsb.json"} | given),
         "convert": check_formats,
     }
+    return _parsed(app, words, {f"relattn.cli.{name}": {"run": check} for name, check in checks.items()})
+
+
+def _measure(words: list[str]) -> str | None:
+    """As `_relattn`."""
+    checks = {
+        "run": lambda given, _: MeasureSettings(**given),
+        "run_grid": lambda *_: None,
+        "run_study": lambda *_: None,
+    }
+    return _parsed(measure_app, words, {"measure.command": checks})
+
+
+def _parsed(command: typer.Typer, words: list[str], modules: dict[str, dict[str, Any]]) -> str | None:
+    """What the command says against its words, with these functions in place of those that do its work."""
     stubs = {}
-    for name, check in checks.items():
-        stubs[f"relattn.cli.{name}"] = ModuleType(name)
-        stubs[f"relattn.cli.{name}"].__dict__["run"] = check
+    for name, functions in modules.items():
+        stubs[name] = ModuleType(name)
+        stubs[name].__dict__.update(functions)
     with mock.patch.dict(sys.modules, stubs):
-        ran = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+        ran = CliRunner().invoke(command, words, env={"COLUMNS": "200"})
     return None if ran.exit_code == 0 else ran.stderr or repr(ran.exception)
 
 
@@ -92,6 +110,8 @@ def _make(words: list[str]) -> str | None:
 def _python(words: list[str]) -> str | None:
     if words[:2] == ["-m", "pytest"]:
         return _pytest(words[2:])
+    if words[:2] == ["-m", "measure"]:
+        return _measure(words[2:]) if words[2:] else None  # mentioned
     if words[0] == "-m":
         return None if importlib.util.find_spec(words[1]) else f"no module {words[1]}"
     script = ROOT / words[0]

@@ -34,9 +34,7 @@ PREAMBLE, SPELLED = "preamble", "spelled_in"
 KINDS = ("equations", "theirs", "formats", "examples")
 """What names.toml may call a span: mathematics; a name of other code; how names or tensors are spelled in general; what
 a reader makes himself while he follows the page."""
-SCRIPTS = "".join(
-    path.read_text() for folder in ("examples", "measure") for path in (ROOT / folder).glob("*.py")
-)
+SCRIPTS = "".join(path.read_text() for folder in ("examples", "measure") for path in (ROOT / folder).glob("*.py"))
 DIMENSIONS = {"B", "H", "Hq", "Hk", "L", "Lq", "Lk", "D", "Dv", "Dr", "E", "K", "R", "S", "n"}
 SUFFIXES = ("py", "md", "txt", "json", "html", "toml", "safetensors", "mid", "bin", "pt", "pth", "ckpt")
 
