@@ -87,7 +87,9 @@ def long_step(began: Callable[[], None], asked: Long, device: str) -> Memory:
     window = None if asked.window is None else (asked.window - 1, 0)
 
     def step() -> int:
-        output = relattn.relative_attention(*inputs, is_causal=True, window=window, encoding=encoding, backend="triton")
+        output = relattn.relative_attention(
+            query, key, value, is_causal=True, window=window, encoding=encoding, backend="triton"
+        )
         gradients = torch.autograd.grad(output, leaves, upstream)
         torch.cuda.synchronize()
         return sum(tensor.nbytes for tensor in (output, *gradients))

@@ -32,7 +32,8 @@ from tests.triton.compiled import given_at_run_time
 LENGTH, PAIRS, LAUNCHES = 256, 25, 400
 NAMES = "forward", "backward"
 """The launches of a training step."""
-TARGET = GPUTarget("cuda", 90, 32)
+CAPABILITY = 90
+TARGET = GPUTarget("cuda", CAPABILITY, 32)
 
 
 class NoDriver:
@@ -102,7 +103,7 @@ CALLS = {
 def cost(launch: Launch, call: Call) -> Cost:
     """Medians over launches, in turn."""
     kernel, given, more = launch
-    size = untimed(launch, call, TARGET.arch)
+    size = untimed(launch, call, CAPABILITY)
     constants = constants_of(launch, call, size)
 
     def ours() -> None:

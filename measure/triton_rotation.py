@@ -11,6 +11,8 @@ Gluon's gather reads from a tile that was written to shared memory, with rows pa
     python -m measure.triton_rotation
 """
 
+# pyright: reportArgumentType=false, reportAssignmentType=false
+# A layout of Gluon is a constexpr, which its stubs do not say.
 from __future__ import annotations
 
 import re
@@ -98,7 +100,7 @@ def bytes_of(name: str) -> int:
     return next((size for ending, size in BYTES_OF.items() if ending in endings), 4)
 
 
-def cost(way: str, tile: int) -> tuple[int, int, int, float, float]:
+def cost(way: str, tile: int) -> tuple[float, ...]:
     """Shuffles, stores and loads of shared memory per warp; cycles to issue all instructions, and of L1."""
     added = counted(way, tile)
     added.subtract(counted("none", tile))

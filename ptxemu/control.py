@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ptxemu.fault import Fault
 from ptxemu.operands import Number, Operand, Symbol
 from ptxemu.program import Step
@@ -19,7 +21,7 @@ def branch(threads: Threads, operands: tuple[Operand, ...]) -> None:
     if threads.taking is None:
         threads.at = there
         return
-    going = threads.taking.all(1)
+    going = np.all(threads.taking, 1)
     if (threads.taking.any(1) != going).any():
         raise Fault("threads of one program take a branch two ways")
     threads.go(going, there)

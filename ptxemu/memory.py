@@ -26,7 +26,7 @@ class Memory:
             place = len(self._storages) + 1
             self._places[storage.data_ptr()] = place
             self._storages[place] = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-        return self._places[storage.data_ptr()] * APART + tensor.storage_offset() * tensor.element_size()
+        return self._places[storage.data_ptr()] * APART + int(tensor.storage_offset()) * tensor.element_size()
 
     def load(self, addresses: np.ndarray, unit: int, count: int) -> np.ndarray:
         """[addresses, count] units of so many bytes.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from ptxemu.elementwise import elementwise
@@ -24,7 +26,8 @@ def move(kind: str) -> Step:
         if isinstance(source, Group):
             width = bits // len(source.parts)
             parts = [threads.read(part, f"b{width}", unwritten=True).astype(f"u{bits // 8}") for part in source.parts]
-            threads.write(target, sum(part << (width * n) for n, part in enumerate(parts)), kind)
+            joined = reduce(np.bitwise_or, [part << (width * n) for n, part in enumerate(parts)])
+            threads.write(target, joined, kind)
         elif isinstance(target, Group):
             width = bits // len(target.parts)
             whole = threads.read(source, kind)

@@ -1,1 +1,1 @@
-"""What the lab, the benchmark and the command share: files that are complete or absent, progress, the machine."""
+"""What the lab, `measure` and the command share: files that are complete or absent, progress, the machine."""

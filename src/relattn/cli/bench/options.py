@@ -12,7 +12,8 @@ from relattn.cli.commands import names, numbers
 ENCODINGS, LENGTHS = "relative,shaw,t5,alibi", "512,1024,2048"
 """What is measured unless told otherwise; `settings.py` has the same."""
 
-Text, Number = str | None, float | None
+Text = str | None
+Number = float | None
 Encodings = Annotated[Text, typer.Option(help="Encodings, separated by commas.", show_default=ENCODINGS)]
 Lengths = Annotated[Text, typer.Option(help="Sequence lengths, separated by commas.", show_default=LENGTHS)]
 Causal = Annotated[Text, typer.Option(help="no, yes, or both: no,yes.", show_default="no,yes")]
