@@ -22,6 +22,7 @@ SCRIPTS = {
     "distributed_model": "A model of 8 to 1,024 devices",
     "frames": "Frames of Python in a call",
     "pages": "Writes the figures of README and docs",
+    "ship_model": "Puts a trained model of the lab into its package",
 }
 """Modules of their own, run as python -m measure.NAME."""
 

@@ -78,7 +78,7 @@ def test_a_page_loads_nothing_from_another_host() -> None:
 
 
 def test_links_out_of_docs_have_a_page() -> None:
-    shown = (SITE / "repository/src/relattn/backends/skew.py.html").read_text(encoding="utf-8")
+    shown = (SITE / "repository/measure/peers/arrangements.py.html").read_text(encoding="utf-8")
     assert "def strided(" in re.sub(r"<[^>]+>", "", shown)
     assert "decoder_block.py" in (SITE / "repository/examples.html").read_text()
     assert (SITE / "repository/measure/results/hugging-face.svg").exists()
