@@ -199,4 +199,4 @@ player: ## bundle the player of the music pages (needs npm)
 
 clean: ## remove .venv, caches and build outputs (keeps runs/)
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist site src/*.egg-info lab/src/*.egg-info lab/build
-	find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests ptxemu measure -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from tests import reach
 
 CORE = reach.ROOT / "src/relattn"
-APART = ("hf", "keras", "lab", "bench", "cli", "support", "convert", "backends/triton")
+APART = ("hf", "keras", "cli", "convert", "backends/triton")
 """Outside the core, or run by an interpreter that the fast tests leave out."""
 OPERATORS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("src", "tests", "measure", "benchmarks", "examples")
-NAMED = re.compile(r"\b(?:relattn|measure|benchmarks|tests)(?:\.\w+)+")
+FOLDERS = ("src", "lab/src", "tests", "measure", "ptxemu", "examples")
+NAMED = re.compile(r"\b(?:relattn|relattn_lab|measure|ptxemu|tests)(?:\.\w+)+")
 
 
 def is_test(path: Path) -> bool:
@@ -31,7 +31,7 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
     """Every file of Python by its dotted name."""
     found = {}
     for path in (path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))):
-        base = root / "src" if path.is_relative_to(root / "src") else root
+        base = next((root / each for each in ("src", "lab/src") if path.is_relative_to(root / each)), root)
         parts = path.relative_to(base).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -101,7 +101,7 @@ def imports(root: Path = ROOT) -> dict[Path, set[Path]]:
             named |= {each for text in names(root)[path].texts for each in NAMED.findall(text)}
         if is_test(path):
             mirrored = module.split(".")[1]
-            own = (f"tests.{mirrored}.", f"relattn.{mirrored}.")
+            own = (f"tests.{mirrored}.", f"relattn.{mirrored}.", f"relattn_{mirrored}.")
             named |= {name for name, other in known.items() if name.startswith(own) and not is_test(other)}
         found[path] = {known[name] for name in named if name in known} - {path}
     return found

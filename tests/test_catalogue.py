@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import relattn
-from relattn.bench import workload
-from relattn.bench.case import make_case
-from relattn.bench.workload import Workload
 from relattn.cli import app as commands
+from relattn.cli.bench import workload
+from relattn.cli.bench.case import make_case
+from relattn.cli.bench.workload import Workload
 from relattn.convert import layers
 from relattn.encodings.catalogue import CATALOGUE, Layer, name_of
 from relattn_lab import encodings as lab

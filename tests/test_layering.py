@@ -4,7 +4,7 @@ A part is a module or package of relattn, or one module of a package whose modul
 only parts named before it; encodings and backends never import each other; one backend does not import
 another's insides; a part imports only the packages that its extra declares. The lab is a distribution of its own, on
 relattn's public names and on what its command shares with relattn's. Imports inside functions and under TYPE_CHECKING
-are arrows like any other.
+are arrows like any other. Two folders of the checkout are in no wheel, and have rules of their own.
 """
 
 import ast
@@ -57,7 +57,6 @@ PARTS = (
     "distributed",
     "hf",
     "keras",
-    "bench",
     "cli",
     "__main__",
 )
@@ -73,12 +72,6 @@ KERAS_BACKENDS = {
     f"{PACKAGE}.keras.scatter": {"torch"},
     EXCHANGE: {"torch"},
 }
-
-# What measures Keras, in processes of its own.
-MEASURES_KERAS = f"{PACKAGE}.bench.studies.keras_step"
-
-# The commands that do their work in the benchmark. All else of the command runs with the extra `cli` alone.
-OF_THE_BENCHMARK = {f"{PACKAGE}.cli.{command}" for command in ("bench", "studies")}
 
 # What the lab may import of relattn: public modules, by names without an underscore; files, signals and facts about the
 # machine; and in its command the ground of both commands. Nothing else of the lab imports its command, typer or rich.
@@ -131,10 +124,6 @@ def packages_of(part: str, importer: str = "") -> set[str]:
         return declared[""] | {"triton"}
     if part == "hf":
         return declared[""] | declared["hf"]
-    if importer == MEASURES_KERAS:
-        return {"numpy", "torch", "tensorflow", "jax"} | declared["keras"]
-    if part == "bench" or importer in OF_THE_BENCHMARK:
-        return declared[""] | declared["lab"] | {LAB}
     return declared[""] | declared["cli"] if part == "cli" else declared[""]
 
 
@@ -183,9 +172,7 @@ def complaint(importer: str, target: str) -> str | None:
         return f"{unplaced[0]} is no part of relattn: give it a place in PARTS"
     if part == "keras" and other not in {"keras", *UNDER_KERAS} and importer != EXCHANGE:
         return f"keras imports {target}: it shares only {', '.join(sorted(UNDER_KERAS))} with the PyTorch side"
-    if part == "cli" and other == "bench" and importer not in OF_THE_BENCHMARK:
-        return f"{importer} imports {target}: only {', '.join(sorted(OF_THE_BENCHMARK))} measure"
-    if PARTS.index(other) > PARTS.index(part) and not (part == "bench" and target in SHARED):
+    if PARTS.index(other) > PARTS.index(part):
         return f"{part} imports {target}, which lies above it"
     if (part, other) in APART:
         return f"{part} imports {target}: {part} and {other} never import each other"
@@ -240,6 +227,57 @@ def test_oracles_import_nothing_of_ours():
             own = module.startswith("tests.oracle")
             known = module.split(".")[0] in {"numpy", "pytest", *sys.stdlib_module_names}
             assert own or known, f"{path.name}:{line} imports {module}"
+
+
+def complaint_outside(importer: str, target: str) -> str | None:
+    """Why a module that is in no wheel must not import module `target`; None where it may.
+
+    measure/ imports all of relattn, private modules too, and what it measures; of the tests only the calls of the
+    Triton kernels. ptxemu/ knows nothing of relattn.
+    """
+    folder, package = importer.split(".")[0], target.split(".")[0]
+    if folder == "ptxemu":
+        allowed = {"ptxemu", "numpy", "torch"} | ({"pytest"} if importer.startswith("ptxemu.tests") else set())
+    else:
+        declared = declared_packages()
+        allowed = {"measure", PACKAGE, "triton", "jax", "tensorflow"}.union(*declared.values())
+        allowed |= {"tests"} if target.startswith("tests.triton.") else set()
+    return None if package in allowed or package in sys.stdlib_module_names else f"{importer} imports {target}"
+
+
+def complaints_outside(root: Path, *folders: str) -> list[str]:
+    """One line for every forbidden import of the folders under `root`."""
+    found = []
+    for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
+        importer = ".".join(path.relative_to(root).with_suffix("").parts)
+        reasons = (complaint_outside(importer, target) for _, target in imported(path, root))
+        found += [f"{path.relative_to(root)}: {reason}" for reason in reasons if reason]
+    return found
+
+
+def test_what_is_in_no_wheel_imports_what_it_may():
+    assert complaints_outside(REPOSITORY, "measure", "ptxemu") == []
+    emulator = list((REPOSITORY / "ptxemu").rglob("*.py"))
+    assert len(emulator) > 20
+    assert [path.name for path in emulator if PACKAGE in path.read_text()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("ptxemu/memory.py", "import relattn"),
+        ("ptxemu/memory.py", "from tests import seeds"),
+        ("ptxemu/memory.py", "import pytest"),
+        ("ptxemu/tests/test_memory.py", "from measure.frames import without_gpu"),
+        ("measure/run.py", "from tests import seeds"),
+        ("measure/run.py", "from ptxemu import machine"),
+    ],
+)
+def test_what_it_may_not_is_found(tmp_path, name, line):
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(f"import torch\n{line}\n")
+    (found,) = complaints_outside(tmp_path, "measure", "ptxemu")
+    assert found.startswith(f"{name}: ")
 
 
 GOOD_HOUSE = {
@@ -353,6 +391,8 @@ def test_a_good_order_has_no_complaints(tmp_path):
         ("positions/offsets.py", "import torch", "positions.offsets imports the package torch"),
         ("checks/values.py", "from relattn.equation import table", "checks.values imports relattn.equation.table"),
         ("equation/table.py", "from relattn.checks import terms", "equation imports relattn.checks.terms, which lies"),
+        ("api.py", "from measure import run", "api imports the package measure"),
+        ("cli/convert.py", "import ptxemu", "cli imports the package ptxemu"),
         ("errors.py", "import numpy.linalg", "errors imports the package numpy"),
         ("keras/shaw.py", "import torch", "keras imports the package torch"),
         ("keras/loop.py", "from relattn.encodings import shaw", "keras imports relattn.encodings.shaw: it shares only"),

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from measure.memory import GIB, Memory, current, in_own_process, measure, peak, reset_peak
 from relattn import RelativeEmbedding, relative_attention
-from relattn.bench.memory import GIB, Memory, current, in_own_process, measure, peak, reset_peak
-from relattn.bench.workload import Workload
+from relattn.cli.bench.workload import Workload
 
 MIB = 2**20
 PATIENCE = 250.0

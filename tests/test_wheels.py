@@ -16,11 +16,11 @@ LEFT_BEHIND = shutil.ignore_patterns("_kernels.*", "__pycache__", "*.egg-info", 
 
 SOURCES = {"relattn": "src", "relattn_lab": "lab/src"}
 FOLDERS = {
-    "relattn": "backends bench cli compiled convert distributed encodings hf keras nn score",
+    "relattn": "backends checks cli convert distributed encodings equation hf keras nn positions",
     "relattn_lab": "cli listen played shipped support text voices",
 }
 NO_PYTHON = {
-    "relattn": "py.typed compiled/_kernels.failed",  # with a compiler: compiled/_kernels.so
+    "relattn": "py.typed backends/cpu/_kernels.failed",  # with a compiler: backends/cpu/_kernels.so
     "relattn_lab": "shipped/README.md shipped/chorales.json shipped/config.json shipped/data.json "
     "shipped/model.safetensors listen/player.LICENSES.txt listen/player.css listen/player.js",
 }

@@ -1,6 +1,6 @@
 """Draws lengths.png, the picture of longer windows in docs/lab.md, from the figures of `relattn-lab reproduce lengths`.
 
-python docs/figures/draw_lengths.py benchmarks/results/jsb/lengths.json
+python docs/figures/draw_lengths.py measure/results/jsb/lengths.json
 """
 
 from __future__ import annotations

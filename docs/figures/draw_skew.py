@@ -1,9 +1,9 @@
 """Draw the pictures of docs/skew.md: where every product q_i . RK[d] lies before, between and after the arrangements.
 
-    python docs/figures/draw_skew.py [FOLDER]      (default: the folder of this file)
+    PYTHONPATH=. python docs/figures/draw_skew.py [FOLDER]      (default: the folder of this file)
 
 No cell is written by hand. The queries and rows are chosen so that a product tells which query and which row made it,
-100 * i + (m + 1); the functions of relattn.backends.dense.skew arrange the products, and the canvas decodes what comes
+100 * i + (m + 1); the functions of measure.peers.arrangements arrange the products, and the canvas decodes what comes
 out. Zero is padding.
 """
 
@@ -19,7 +19,7 @@ from canvas import FAINT, INK, PAPER, Colour, Picture, colour, signed
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from relattn.backends.dense import skew
+from measure.peers import arrangements
 
 
 def coded_queries(count: int) -> Tensor:
@@ -40,7 +40,7 @@ def products(num_queries: int, num_rows: int) -> Tensor:
 
 
 def arranged(way: Callable[..., Tensor], num_queries: int, num_rows: int, num_keys: int) -> Tensor:
-    """What one of relattn's functions makes of the same products, [num_queries, num_keys]."""
+    """What one of these functions makes of the same products, [num_queries, num_keys]."""
     return way(coded_queries(num_queries), coded_rows(num_rows), num_keys)[0, 0]
 
 
@@ -61,7 +61,7 @@ def draw_problem(path: Path) -> None:
     picture.arrow((9.5, 3.5), (12.3, 3.5), "columns become")
     picture.text(10.9, 3.84, "diagonals", 0.28)
     picture.title(13.2, 0.5, "S_rel", "S_rel[i, j] = qᵢ · RK[j − i]")
-    picture.grid(13.2, 1.5, arranged(skew.strided, num_queries, num_rows, num_keys), check_rows=True)
+    picture.grid(13.2, 1.5, arranged(arrangements.strided, num_queries, num_rows, num_keys), check_rows=True)
     picture.row_names(13.2, 1.5, names("q", num_queries))
     picture.column_names(13.2, 1.5 + num_queries, names("k", num_keys))
     picture.save(path)
@@ -88,7 +88,7 @@ def draw_gather(path: Path) -> None:
         picture.text(9.0 + 2.15 * j + 0.93, 3.0 + num_queries + 0.3, f"k{j}", 0.28, color=FAINT)
     picture.arrow((17.7, 4.5), (19.5, 4.5), "dot with qᵢ")
     picture.title(20.5, 0.5, "S_rel", f"[Lq, Lk] = [{num_queries}, {num_keys}]")
-    picture.grid(20.5, 3.0, arranged(skew.gather, num_queries, num_rows, num_keys), check_rows=True)
+    picture.grid(20.5, 3.0, arranged(arrangements.gather, num_queries, num_rows, num_keys), check_rows=True)
     picture.row_names(20.5, 3.0, names("q", num_queries))
     picture.column_names(20.5, 3.0 + num_queries, names("k", num_keys))
     picture.save(path)
@@ -122,7 +122,7 @@ def draw_pad_reshape(path: Path) -> None:
     picture.grid(columns[2], top, reshaped)
     picture.arrow((19.6, 3.5), (21.4, 3.5), "drop row 0")
     picture.title(columns[3], 0.5, "S_rel", "right up to the diagonal")
-    picture.grid(columns[3], top, arranged(skew.pad_reshape, length, length, length), check_rows=True)
+    picture.grid(columns[3], top, arranged(arrangements.pad_reshape, length, length, length), check_rows=True)
     picture.row_names(columns[3], top, names("q", length))
     picture.column_names(columns[3], top + length, names("k", length))
     picture.outline(columns[2], top, length, 1, linestyle=(0, (3, 2)), edgecolor=FAINT)
@@ -161,7 +161,7 @@ def draw_diagonals(path: Path) -> None:
     picture.arrow((21.1, 3.0), (22.9, 3.0), "transpose,")
     picture.text(22.0, 3.34, "flip back", 0.28)
     picture.title(columns[3], 0.5, "S_rel", f"[Lq, Lk] = [{num_queries}, {num_keys}]")
-    picture.grid(columns[3], top, arranged(skew.diagonals, num_queries, num_rows, num_keys), check_rows=True)
+    picture.grid(columns[3], top, arranged(arrangements.diagonals, num_queries, num_rows, num_keys), check_rows=True)
     picture.column_names(columns[3], top + num_queries, names("k", num_keys))
     picture.save(path)
 
@@ -180,7 +180,7 @@ def draw_strided(path: Path) -> None:
     for i in range(num_queries):
         picture.outline(left + num_queries - 1 - i, 1.5 + i, num_keys, 1)
     picture.title(14.8, 0.5, "S_rel", "a view, no copy")
-    picture.grid(14.8, 1.5, arranged(skew.strided, num_queries, num_rows, num_keys), check_rows=True)
+    picture.grid(14.8, 1.5, arranged(arrangements.strided, num_queries, num_rows, num_keys), check_rows=True)
     picture.row_names(14.8, 1.5, names("q", num_queries))
     picture.column_names(14.8, 1.5 + num_queries, names("k", num_keys))
     picture.arrow((8.2, 3.0), (13.8, 3.0), f"start {num_queries - 1}, row stride R − 1 = {num_rows - 1}")

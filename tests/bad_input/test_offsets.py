@@ -1,4 +1,4 @@
-"""The NumPy functions of an offset, and the arrangements of Q @ RK^T, where the rows do not fit."""
+"""The NumPy functions of an offset, and a strip whose rows do not fit."""
 
 import numpy as np
 import pytest
@@ -86,36 +86,11 @@ def test_no_integers(function, name, dtype):
         function(came)
 
 
-QUERY = ones(2, 4, 5, 8)
-EQUAL = "it is defined for equal numbers (causal self-attention); use diagonals or strided"
-
-
-@pytest.mark.parametrize(
-    ("arrange", "rows", "key_length", "said"),
-    [
-        (
-            skew.pad_reshape,
-            5,
-            6,
-            f"pad_reshape: got 5 queries, 6 keys and 5 rows; {EQUAL}",
-        ),
-        (
-            skew.pad_reshape,
-            9,
-            5,
-            f"pad_reshape: got 5 queries, 5 keys and 9 rows; {EQUAL}",
-        ),
-        (skew.diagonals, 9, 6, "diagonals: got 9 rows for 5 queries and 6 keys; expected at least 10"),
-        (skew.strided, 6, 6, "strided: got 6 rows for 6 keys; expected at least 7"),
-    ],
-)
-def test_arrangements(arrange, rows, key_length, said):
-    with refused(ValueError, said):
-        arrange(QUERY, ones(4, rows, 8).requires_grad_(), key_length)
-
-
-def test_a_strip_without_gradients():
-    """One row less is enough, and no fewer."""
-    skew.strided(QUERY, ones(4, 6, 8), 6)
-    with refused(ValueError, "strided: got 5 rows for 6 keys; expected at least 6"):
-        skew.strided(QUERY, ones(4, 5, 8), 6)
+def test_a_strip():
+    """Without a gradient one row less is enough."""
+    strip = ones(2, 4, 5, 6)
+    skew.strided_view(strip, 6)
+    with refused(ValueError, "strided_view: got 6 rows for 7 keys; expected at least 7"):
+        skew.strided_view(strip, 7)
+    with refused(ValueError, "strided_view: got 6 rows for 6 keys; expected at least 7"):
+        skew.strided_view(strip.requires_grad_(), 6)

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import relattn
-from relattn.bench.memory import current, peak, reset_peak
+from measure.memory import current, peak, reset_peak
 from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, ring_schedule, split
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces

@@ -15,9 +15,10 @@ from unittest import mock
 import typer.main
 from typer.testing import CliRunner
 
-from relattn.bench.settings import Settings as BenchSettings
+from measure.__main__ import app as measure_app
+from measure.settings import Settings as MeasureSettings
 from relattn.cli.app import app
-from relattn.cli.studies import check as check_study
+from relattn.cli.bench.settings import Settings as BenchSettings
 from relattn.convert import FORMATS
 from relattn_lab.cli.app import app as lab_app
 from relattn_lab.reproduction import ReproductionSettings
@@ -29,9 +30,9 @@ COMMANDS: dict[str, dict[str, Any]] = {
     program: typer.main.get_command(one).commands  # pyright: ignore[reportAttributeAccessIssue]
     for program, one in APPS.items()
 }
-OPTIONS = {
-    option for named in COMMANDS.values() for command in named.values() for one in command.params for option in one.opts
-} | {"--help"}
+MEASURE: Any = typer.main.get_command(measure_app)
+EVERY = [*(command for named in COMMANDS.values() for command in named.values()), MEASURE]
+OPTIONS = {option for command in EVERY for one in command.params for option in one.opts} | {"--help"}
 MAKEFILE = (ROOT / "Makefile").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
@@ -78,16 +79,30 @@ def _ours(program: str, words: list[str]) -> str | None:
         "relattn_lab.cli.compare": lambda given, *_, **__: LabSettings.from_dict(given),
         "relattn_lab.cli.compose": lambda *_: None,
         "relattn_lab.cli.reproduce": lambda _, given, *__: ReproductionSettings.from_dict({"data": "jsb.json"} | given),
-        "relattn.cli.bench": lambda given, *_: BenchSettings(**given),
-        "relattn.cli.studies": lambda name, given, _: check_study(name, given),
+        "relattn.cli.bench.command": lambda given: BenchSettings(**given),
         "relattn.cli.convert": check_formats,
     }
+    return _parsed(APPS[program], words, {name: {"run": check} for name, check in checks.items()})
+
+
+def _measure(words: list[str]) -> str | None:
+    """As `_ours`."""
+    checks = {
+        "run": lambda given, _: MeasureSettings(**given),
+        "run_grid": lambda *_: None,
+        "run_study": lambda *_: None,
+    }
+    return _parsed(measure_app, words, {"measure.command": checks})
+
+
+def _parsed(command: typer.Typer, words: list[str], modules: dict[str, dict[str, Any]]) -> str | None:
+    """What the command says against its words, with these functions in place of those that do its work."""
     stubs = {}
-    for name, check in checks.items():
+    for name, functions in modules.items():
         stubs[name] = ModuleType(name)
-        stubs[name].__dict__["run"] = check
+        stubs[name].__dict__.update(functions)
     with mock.patch.dict(sys.modules, stubs):
-        ran = CliRunner().invoke(APPS[program], words, env={"COLUMNS": "200"})
+        ran = CliRunner().invoke(command, words, env={"COLUMNS": "200"})
     return None if ran.exit_code == 0 else ran.stderr or repr(ran.exception)
 
 
@@ -102,6 +117,8 @@ def _make(words: list[str]) -> str | None:
 def _python(words: list[str]) -> str | None:
     if words[:2] == ["-m", "pytest"]:
         return _pytest(words[2:])
+    if words[:2] == ["-m", "measure"]:
+        return _measure(words[2:]) if words[2:] else None  # mentioned
     if words[0] == "-m":
         return None if importlib.util.find_spec(words[1]) else f"no module {words[1]}"
     script = ROOT / words[0]

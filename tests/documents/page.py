@@ -15,7 +15,7 @@ PAGES = sorted(
     [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "vectors/README.md")),
         *(ROOT / "docs").rglob("*.md"),
-        *(ROOT / "benchmarks").rglob("*.md"),
+        *(ROOT / "measure").rglob("*.md"),
     ]
 )
 MARKDOWN = MarkdownIt().enable("table")

@@ -10,10 +10,8 @@ from typing import Any
 from tests.documents.commands import OPTIONS, is_command, refusal
 from tests.documents.page import ROOT
 
-FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", "measure", "vectors")
-SCRIPTS = "".join(
-    path.read_text() for folder in ("examples", "benchmarks", "measure") for path in (ROOT / folder).glob("*.py")
-)
+FOLDERS = ("src", "lab", "tests", "docs", "examples", "measure", "ptxemu", "vectors")
+SCRIPTS = "".join(path.read_text() for folder in ("examples", "measure") for path in (ROOT / folder).glob("*.py"))
 
 
 def complaint(span: str) -> str | None:

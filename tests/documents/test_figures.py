@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from benchmarks import figures, pages
-from benchmarks.pages import Place
-from relattn.bench.studies.catalogue import CATALOGUE, study_of
+from measure import figures, pages
+from measure.pages import Place
+from measure.studies.catalogue import CATALOGUE, study_of
 
 
 def test_every_page_says_what_the_files_say():
     stale = [str(path.relative_to(pages.ROOT)) for path, text in pages.pages() if path.read_text() != text]
-    assert not stale, "python -m benchmarks.pages"
+    assert not stale, "python -m measure.pages"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

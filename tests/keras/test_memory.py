@@ -2,7 +2,7 @@
 
 import pytest
 
-from relattn.bench.studies.keras_steps import ARTICLE, BACKENDS, CHOSEN, NAIVE, in_a_process
+from measure.studies.keras_steps import ARTICLE, BACKENDS, CHOSEN, NAIVE, in_a_process
 
 LENGTH = "4096"
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from measure.memory import GIB, measure
 from relattn import KeyQueryEmbedding, ShawEmbedding, relative_attention
 from relattn.backends.cpu import operator
-from relattn.bench.memory import GIB, measure
-from relattn.bench.workload import Workload
+from relattn.cli.bench.workload import Workload
 
 MIB = 2**20
 FLOAT = 4

@@ -78,10 +78,10 @@ def test_a_page_loads_nothing_from_another_host() -> None:
 
 
 def test_links_out_of_docs_have_a_page() -> None:
-    shown = (SITE / "repository/src/relattn/backends/dense/skew.py.html").read_text(encoding="utf-8")
+    shown = (SITE / "repository/measure/peers/arrangements.py.html").read_text(encoding="utf-8")
     assert "def strided(" in re.sub(r"<[^>]+>", "", shown)
     assert "decoder_block.py" in (SITE / "repository/examples.html").read_text()
-    assert (SITE / "repository/benchmarks/results/hugging-face.svg").exists()
+    assert (SITE / "repository/measure/results/hugging-face.svg").exists()
 
 
 def test_the_reference_has_arguments_and_signatures() -> None:

@@ -70,5 +70,5 @@ def test_every_page_is_in_the_navigation() -> None:
     """Those with results, too: `make docs` refuses a page that has no place in it."""
     text = (ROOT / "mkdocs.yml").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    pages |= {f"repository/{page.relative_to(ROOT)}" for page in (ROOT / "benchmarks" / "results").rglob("*.md")}
+    pages |= {f"repository/{page.relative_to(ROOT)}" for page in (ROOT / "measure" / "results").rglob("*.md")}
     assert [page for page in sorted(pages) if not re.search(rf"[ :]{re.escape(page)}$", text, re.MULTILINE)] == []

@@ -441,7 +441,7 @@ A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, devic
     ],
 )
 def test_what_is_timed(kernel: str, changes: dict[str, Any], expected: list[Any], machine: SimpleNamespace) -> None:
-    """Two, the first of which holds on every chip: see benchmarks/results/triton. Of an H100 see test_hopper.py."""
+    """Two, the first of which holds on every chip: see measure/results/triton. Of an H100 see test_hopper.py."""
     assert tile_configs.tile_configs(kernel, meta_call(**changes), 89) == [TileConfig(*each) for each in expected]
 
 
@@ -529,7 +529,7 @@ def forgetful(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Simp
 
 def compilations(call: Any, ordered: bool, clock: Clock, machine: SimpleNamespace) -> dict[str, int]:
     """How many sizes each launch of a first training step runs in, under the kernel's name and the launch's number."""
-    from benchmarks.triton_compiled import launches
+    from measure.triton_compiled import launches
 
     counts = {}
     for number, launch in enumerate(launches(call, ordered)):
@@ -564,7 +564,7 @@ def test_a_first_training_step_compiles_four_kernels_at_most(
 
     Where they are deterministic each has one size, and nothing is timed.
     """
-    from benchmarks.triton_compiled import workloads
+    from measure.triton_compiled import workloads
 
     forgetful.arch = arch
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: ordered)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the in
 LENGTH = 4096
 SPILLED = 256
 """Bytes per thread, at most, beside the 1020 in registers."""
-TABLE = Path("benchmarks/results/triton/compiled.json")
+TABLE = Path("measure/results/triton/compiled.json")
 TABLE_OF = "3.7."
 """The Triton that compiled what the table tells. Another one brings another assembler, which takes other registers."""
 COMPILED_FOR = {
@@ -65,8 +65,8 @@ def hold(row: dict[str, Any], room: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("workload", "capability"), COMPILED, ids=str)
 def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capability: int) -> None:
-    from benchmarks.triton_compiled import kernels as kernels_of
-    from benchmarks.triton_compiled import row_of, workloads
+    from measure.triton_compiled import kernels as kernels_of
+    from measure.triton_compiled import row_of, workloads
 
     call = next(call for *place, call in workloads() if tuple(place) == workload)
     committed = [row for row in json.loads(TABLE.read_text()) if row["capability"] == capability]
@@ -89,7 +89,7 @@ TOO_LARGE_FOR = {("relative keys", 128, "queries_kernel", 86)}
 @pytest.mark.parametrize(("tables", "width"), SECOND)
 def test_the_size_that_is_tried_beside_it(tables: str, width: int, capability: int) -> None:
     """It fits the chip or is known not to, and computes nothing twice. In order an H100 has no second."""
-    from benchmarks.triton_compiled import CALLS, cost_of, launches
+    from measure.triton_compiled import CALLS, cost_of, launches
 
     call = CALLS[tables](width=width)
     has_one = capability == tile_configs.HOPPER and tile_configs.is_faster_in_order_on_hopper(call)
@@ -108,8 +108,8 @@ def texts_of(tables: str, kernel: str, **given: Any) -> dict[str, str]:
     """What Triton makes of a kernel for sm_80, in the size that is taken untimed."""
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import CALLS, constants_of, untimed
-    from benchmarks.triton_compiled import kernels as kernels_of
+    from measure.triton_compiled import CALLS, constants_of, untimed
+    from measure.triton_compiled import kernels as kernels_of
     from tests.triton.compiled import compiled_for
 
     call = CALLS[tables](**given)
@@ -174,8 +174,8 @@ def test_rows_of_lists_are_multiplied_as_matrices() -> None:
 
 def test_the_table_that_is_committed() -> None:
     """Every generation, kind and kernel is in it, in the sizes of today."""
-    from benchmarks.triton_compiled import kernels as kernels_of
-    from benchmarks.triton_compiled import untimed, workloads
+    from measure.triton_compiled import kernels as kernels_of
+    from measure.triton_compiled import untimed, workloads
 
     rows = json.loads(TABLE.read_text())
     found = {(row["tables"], row["width"], row["dtype"], row["kernel"], row["capability"]): row for row in rows}
@@ -237,7 +237,7 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     The interpreter does not show what fails to compile; an argument that is 1, for instance, is a constant here.
     """
-    from benchmarks.triton_compiled import launches
+    from measure.triton_compiled import launches
     from relattn.backends.triton.kernels import decoding
     from relattn.backends.triton.kernels.backward import queries_kernel
     from tests.triton.compiled import compiled
@@ -286,7 +286,7 @@ SEVERAL = {
 @pytest.mark.parametrize("name", SEVERAL)
 def test_programs_with_several_tiles_of_queries(name: str) -> None:
     """They compile, fit, and compute nothing twice."""
-    from benchmarks.triton_compiled import cost_of, launches
+    from measure.triton_compiled import cost_of, launches
 
     call = SEVERAL[name]
     forward, backward, *_ = launches(call, ordered=False)

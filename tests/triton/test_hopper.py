@@ -42,7 +42,7 @@ def texts(call: Call, name: str) -> Iterator[tuple[tile_configs.TileConfig, dict
     """The sizes that a kernel is given, and what it is compiled to."""
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import constants_of, kernels
+    from measure.triton_compiled import constants_of, kernels
     from tests.triton.compiled import compiled_for
 
     launch, target = kernels(call, HOPPER)[name], GPUTarget("cuda", HOPPER, 32)
@@ -103,7 +103,7 @@ def test_lengths_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kernel", ["forward", "backward", "keys, in order"])
 @pytest.mark.parametrize("tables", [KEYS, ("bias",)])
 def test_narrow_products_are_not_repeated(tables: tuple[str, ...], kernel: str) -> None:
-    from benchmarks.triton_compiled import cost_of, kernels, untimed
+    from measure.triton_compiled import cost_of, kernels, untimed
 
     call = call_of((24, 24, 24), tables, BF16, BF16)
     launch = kernels(call, HOPPER)[kernel]

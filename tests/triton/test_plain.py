@@ -58,7 +58,7 @@ def code_of_plain_kernels() -> dict[str, str]:
     """The PTX for sm_80 of a call with relative keys, without what names the lines of the source."""
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import CALLS, constants_of, kernels, untimed
+    from measure.triton_compiled import CALLS, constants_of, kernels, untimed
     from tests.triton.compiled import compiled_for
 
     call, found = CALLS["relative keys"](), {}

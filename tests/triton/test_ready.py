@@ -20,7 +20,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 from triton.compiler.compiler import CompiledKernel, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature, native_specialize_impl
 
-from benchmarks.triton_compiled import launches
+from measure.triton_compiled import launches
 from relattn.backends.triton.host import ready
 from relattn.backends.triton.host.call import ListedAxis
 from relattn.backends.triton.host.kernel_args import Rows

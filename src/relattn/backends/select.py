@@ -1,6 +1,6 @@
 """Which backend runs a problem: the named one, or the one that "auto" prefers.
 
-The figures behind the bounds are on the page benchmarks/results/choice.md.
+The figures behind the bounds are on the page measure/results/choice.md.
 """
 
 from __future__ import annotations

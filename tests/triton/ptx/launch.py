@@ -11,14 +11,14 @@ import pytest
 import torch
 from triton.backends.compiler import GPUTarget
 
+from ptxemu.instructions import STEPS
+from ptxemu.machine import run
+from ptxemu.memory import Memory
+from ptxemu.program import read
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import widths_of
 from tests.triton.calls import launching
 from tests.triton.compiled import compiled_for, given_at_run_time
-from tests.triton.ptx.instructions import STEPS
-from tests.triton.ptx.machine import run
-from tests.triton.ptx.memory import Memory
-from tests.triton.ptx.program import read
 
 SCRATCH = [0, 0]
 """Two pointers that Triton adds to every kernel's parameters, to memory that ours do not ask for."""

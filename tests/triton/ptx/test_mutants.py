@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from ptxemu.fault import Fault
 from tests import seeds
-from tests.triton.ptx.fault import Fault
 from tests.triton.test_kernels import make_call, random_cotangents, run
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")

@@ -1,7 +1,7 @@
 """The softmax in base 2: S is held as S * log2(e), weights are 2^S.
 
 exp2 takes about the same time for -inf and for large negative numbers as for others. exp takes several times as long
-for these: `relattn bench small-numbers`.
+for these: `python -m measure small-numbers`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ PAIRS = 2**21
 
 Every tile costs a few dozen calls of PyTorch, so large ones win until their buffers (8 MiB each) leave the caches.
 Ratios to PyTorch's own attention without any encoding, unclipped table, D = 64, float32 on 2 cores with 2 MiB of L2
-each, an Intel Xeon. `relattn bench tile-sizes` takes them again, on the machine where it runs:
+each, an Intel Xeon. `python -m measure tile-sizes` takes them again, on the machine where it runs:
 
 | B, H, L | queries x keys x heads | forward | training step |
 |---|---|---|---|

@@ -126,7 +126,7 @@ def _has_room_for_groups(call: Call) -> bool:
 
 
 def _on_hopper(kernel: str, call: Call, configs: list[TileConfig]) -> list[TileConfig]:
-    """The second chosen from benchmarks/results/gpu/sizes.md, of an H100, for the kinds that were timed there."""
+    """The second chosen from measure/results/gpu/sizes.md, of an H100, for the kinds that were timed there."""
     vectors, doublings = _vectors(call), _doublings(call)
     if call.query.dtype == torch.float32:
         return configs
@@ -158,7 +158,7 @@ def _has_whole_rows(call: Call) -> bool:
 
 
 def _on_every_chip(kernel: str, call: Call) -> list[TileConfig]:
-    """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation.
+    """Chosen from the table in measure/results/triton, of registers, spills and shared memory on each generation.
 
     The first fits on every chip; it was chosen to repeat no product, and then to spill little.
     """
