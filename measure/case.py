@@ -40,8 +40,9 @@ def case_of(workload: Workload) -> Case:
 def lowered(case: Case) -> LoweredCase:
     """The case with the encoding's terms in place of the encoding, as separate leaves."""
     work = case.workload
-    starts, sides = (work.length - work.query_length, 0), limits(work.causal, work.sides)
-    positions = Positions(*map(ContiguousPositions, starts), work.query_length, work.length, case.query.device, *sides)
+    starts = ContiguousPositions(work.length - work.query_length), ContiguousPositions(0)
+    lowest, highest = limits(work.causal, work.sides)
+    positions = Positions(*starts, work.query_length, work.length, case.query.device, lowest, highest)
     assert case.encoding is not None
     with torch.no_grad():
         terms = lower(case.encoding, case.query, case.key, case.value, Places({SEQUENCE: positions}))
