@@ -199,7 +199,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "In the size that is taken where nothing is timed: tile, warps, stages. Registers (R) and spilled bytes (S)",
         "per thread, KiB of shared memory (M) per program. 2x: so many of its products are computed by two warps.",
         'Rows that end in "in order" are the kernels of the deterministic backward pass: "tables" sums over offsets of',
-        'the sequence, "rows" over those of listed positions, "several" does more than one of these and of "mask", the',
+        'the sequence, "rows" over those of explicit positions, "several" does more than one of these and of "mask", the',
         "gradient by a float mask. tf32x3: float32, multiplied in three parts. On sm_90 the sizes are those that an",
         'H100 takes. A call without a row "backward" is always summed in order there. No GPU ran.',
         "",

@@ -90,7 +90,7 @@ CALLS = {
     "relative keys": meta_call(TABLES[:1], **SHAPE),
     "every table and a key mask": meta_call(TABLES, key_mask=MASK, **SHAPE),
     "every table, masks, dropout, softcap and key bias": meta_call(TABLES, **EVERYTHING, **SHAPE),
-    "listed positions with every table": meta_call(axes=(meta_axis(0, CLIPPED, length=LENGTH),), **LISTED),
+    "explicit positions with every table": meta_call(axes=(meta_axis(0, CLIPPED, length=LENGTH),), **LISTED),
     "rows of a grid with every table": meta_call(
         axes=(meta_axis(0, CLIPPED, length=LENGTH)._replace(queries=ROWS, keys=ROWS),), **LISTED
     ),
