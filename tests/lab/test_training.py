@@ -76,6 +76,7 @@ def long_run(dataset, tmp_path_factory):
     return run(dataset, tmp_path_factory.mktemp("long"), LONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 130, 131])
 def test_a_run_stopped_within_an_entry_of_its_curve_makes_the_same_entry(dataset, long_run, tmp_path, stop):
     stopped = []
@@ -182,6 +183,7 @@ def test_curves_end_with_the_run(dataset, tmp_path):
     assert trained.seconds_per_step > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["relative", "sinusoid"])
 def test_it_learns_what_can_be_learnt(tmp_path, encoding):
     # each voice holds one pitch: after the first steps of a window nothing is left to guess
