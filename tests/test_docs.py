@@ -83,7 +83,7 @@ def test_links_of_a_page_lead_somewhere(page):
 
 
 OLD_NAMES = (
-    "relattn.functional", "functional.py", "door.py", "watched.py", "spread.py", "arguments.py", "requirements.py",
+    "relattn.functional", "functional.py", "door.py", "watched.py", "spread.py", "requirements.py",
     "score/", "relattn.score", "backends/skew.py", "backends/apart.py", "backends/philox.py", "relattn.Run", "Run(",
     "Listed", "Digits", "listed positions", "leading tokens", "leading=", "nowhere=", "answers_for_leading", "Sight",
     "is_watched", "certainly(", "terms_of_no_axis", "go_below_the_cap", "NEVER", '"refuse"', "'refuse'",

@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from relattn.encodings.catalogue import CATALOGUE
+from relattn import catalogue
 from relattn_lab.model import LabModel
 
 FILE = "README.md"
@@ -17,7 +17,7 @@ def model_card(model: LabModel, data: str, steps: int, validation: float, comman
 
     data: its name. validation: the loss at the end, in nats per token of the validation data. command: what made it.
     """
-    config, entry = model.config, CATALOGUE[model.config.encoding]
+    config, entry = model.config, catalogue.CATALOGUE[model.config.encoding]
     front = ModelCardData(library_name="relattn", tags=["relattn", "relative-attention", config.encoding])
     rows: dict[str, Any] = {
         "encoding": f"`{config.encoding}`: {entry.meaning} ({entry.source})",

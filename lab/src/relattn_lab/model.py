@@ -16,8 +16,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from relattn import GridPositions
-from relattn.encodings.catalogue import CATALOGUE, Layer
+from relattn import GridPositions, catalogue
 from relattn.errors import ShapeError
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn_lab.cache import CACHE, LabCache
@@ -47,7 +46,7 @@ class Block(nn.Module):
 
     def __init__(self, config: LabConfig):
         super().__init__()
-        layer = Layer(config.heads, config.width // config.heads, config.length, causal=True)
+        layer = catalogue.Layer(config.heads, config.width // config.heads, config.length, causal=True)
         encoding = build_encoding(config.encoding, layer, config.encoding_options)
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention = RelativeMultiheadAttention(config.width, config.heads, encoding, dropout=config.dropout)
@@ -97,7 +96,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.beside: dict[str, str] = {}
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        entry = CATALOGUE[config.encoding]
+        entry = catalogue.CATALOGUE[config.encoding]
         self.joined = nn.Linear(2 * config.width + len(VOICES), config.width, bias=False) if entry.voices else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
@@ -197,7 +196,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
                 f"(batch, {seen} cached and {given} given tokens); let it cover the cached tokens, too"
             )
         key_mask = None if attention_mask is None else attention_mask.bool()
-        entry, numbers = CATALOGUE[self.config.encoding], None
+        entry, numbers = catalogue.CATALOGUE[self.config.encoding], None
         if key_mask is not None and (entry.absolute or entry.axes):
             numbers = (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
         x = self.embedding(input_ids) * math.sqrt(self.config.width)

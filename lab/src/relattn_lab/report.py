@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from relattn.encodings.catalogue import CATALOGUE
+from relattn import catalogue
 from relattn_lab import figures
 from relattn_lab.corpus import SPLITS
 from relattn_lab.encodings import lab_options
@@ -110,7 +110,7 @@ def _loss_table(results: dict[str, Any]) -> str:
     rows = [_row(NGRAM, "interpolated counts", ngram, best=best == NGRAM)]
     for encoding, summary in results["summary"].items():
         cells = [Summary(**summary[length]).shown() for length in lengths]
-        rows.append(_row(encoding, CATALOGUE[encoding].source, cells, best=encoding == best))
+        rows.append(_row(encoding, catalogue.CATALOGUE[encoding].source, cells, best=encoding == best))
     titles = "".join(f"<th>{length} tokens</th>" for length in lengths)
     return _table(f'<th>encoding</th><th class="text">source</th>{titles}', rows)
 
@@ -191,7 +191,7 @@ def _share(processes: int, settings: dict[str, Any]) -> str:
 def _told(encoding: str, length: int) -> str:
     """What the catalogue says of an encoding, and what the lab adds."""
     options = [f"{name}={value}" for name, value in lab_options(encoding, length).items()]
-    return ", ".join([f"{encoding}: {CATALOGUE[encoding].meaning}", *options])
+    return ", ".join([f"{encoding}: {catalogue.CATALOGUE[encoding].meaning}", *options])
 
 
 def _run_table(results: dict[str, Any]) -> str:
