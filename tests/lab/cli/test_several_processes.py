@@ -164,7 +164,7 @@ if os.environ["RANK"] == "0":
     console.err.print = late
 """
 COMMAND = """
-from relattn.cli.app import app
+from relattn_lab.cli.app import app
 app()
 """
 
