@@ -20,11 +20,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.versions import FAST
+
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / "build" / "transformers"
 PAGE = ROOT / "docs" / "hf.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
-FAST = "not (slow or triton or ptx or gpu or site)"
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import reach
+from tests.versions import FAST
 
 CORE = reach.ROOT / "src/relattn"
 APART = ("hf", "keras", "cli", "convert", "backends/triton")
@@ -40,7 +41,6 @@ COMPARISONS = {
 GROUPS = (4, 24)
 """How many files of tests run first, and then; the last group has the others."""
 SECONDS = 3600
-FAST = "not (slow or triton or ptx or gpu or site or wrappers)"
 
 
 class Mutant(NamedTuple):

@@ -3,10 +3,10 @@
     python -m tests.reach COMMIT        the files of tests that reach what changed since the commit
 
 An import inside a function counts, and so does an attribute of an imported package; what only a type checker imports
-does not. A text that is the name of a module is an import. A test also reaches what helps it in its own folder, the
-package of that name, and every module that its texts name: they may be programs. A file that is not Python is reached
-by what names it, or its folder, in a text. What lies at the top and is no page is reached by everything, and so is what
-nothing names.
+does not. A text that is the name of a module is an import, and so is one that names a file of examples/. A test also
+reaches what helps it in its own folder, the package of that name, and every module that its texts name: they may be
+programs. A file that is not Python is reached by what names it, or its folder, in a text. What lies at the top and is
+no page is reached by everything, and so is what nothing names.
 """
 
 import ast
@@ -94,16 +94,18 @@ def names(root: Path = ROOT) -> dict[Path, Names]:
 def imports(root: Path = ROOT) -> dict[Path, set[Path]]:
     """What each file of Python reaches in one step."""
     known, found = modules(root), {}
+    scripts = [path for path in known.values() if path.parent == root / "examples"]
     for module, path in known.items():
         named = {name for each in names(root)[path].modules for name in prefixes(each)}
-        if module.startswith("tests."):
+        if module.startswith(("tests.", "ptxemu.tests.")):
             named |= {f"{package}.conftest" for package in prefixes(module)}
             named |= {each for text in names(root)[path].texts for each in NAMED.findall(text)}
         if is_test(path):
             mirrored = module.split(".")[1]
             own = (f"tests.{mirrored}.", f"relattn.{mirrored}.", f"relattn_{mirrored}.")
             named |= {name for name, other in known.items() if name.startswith(own) and not is_test(other)}
-        found[path] = {known[name] for name in named if name in known} - {path}
+        run = {script for script in scripts if any(script.name in text for text in names(root)[path].texts)}
+        found[path] = ({known[name] for name in named if name in known} | run) - {path}
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import mutants, reach
+from tests import mutants, reach, versions
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_nearest_tests_run_first_and_stop_at_a_failure(monkeypatch: pytest.M
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         assert file.read_bytes() != source
-        ran.append(command[command.index(mutants.FAST) + 1 :])
+        ran.append(command[command.index(versions.FAST) + 1 :])
         failed = len(ran) == 2
         return subprocess.CompletedProcess(command, int(failed), "FAILED tests/test_it.py::test_it\n1 failed" * failed)
 

@@ -20,6 +20,10 @@ TREE = {
     "tests/test_backends.py": "import relattn\nrelattn.backends.run()\n",
     "tests/test_program.py": "RUN = 'import sys; from relattn.hf.masks import mask'\n",
     "tests/test_pages.py": "PAGE = 'docs/start.md'\n",
+    "tests/test_script.py": "RUN = ['python', 'examples/decoder.py']\n",
+    "examples/decoder.py": "",
+    "ptxemu/tests/conftest.py": "",
+    "ptxemu/tests/test_memory.py": "",
     "tests/hf/conftest.py": "",
     "tests/hf/made.py": "import relattn.terms\n",
     "tests/hf/test_masks.py": "",
@@ -46,7 +50,9 @@ EVERY = {name for name in TREE if "test_" in name}
         ("src/relattn/hf/masks.py", {"tests/hf/test_masks.py", "tests/test_program.py"}),  # by its folder, by a program
         ("src/relattn/hf/gone.py", EVERY),  # nothing names it
         ("tests/hf/conftest.py", {"tests/hf/test_masks.py"}),
-        ("tests/conftest.py", EVERY),
+        ("tests/conftest.py", {name for name in EVERY if name.startswith("tests")}),
+        ("ptxemu/tests/conftest.py", {"ptxemu/tests/test_memory.py"}),
+        ("examples/decoder.py", {"tests/test_script.py"}),
         ("tests/test_terms.py", {"tests/test_terms.py"}),
         ("docs/start.md", {"tests/test_pages.py"}),
         ("docs/other.md", {"tests/test_pages.py"}),  # by its folder

@@ -24,7 +24,8 @@ WORK = ROOT / "build" / "versions"
 PAGE = ROOT / "docs" / "versions.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 BESIDE_COUNTS = re.compile(r"^=+ |(, \d+ warnings?)? in [\d.]+s.*")
-FAST = "not (slow or triton or ptx or gpu or site)"
+FAST = "not (slow or triton or ptx or gpu or site or wrappers)"
+"""As the Makefile has it."""
 PACKAGES = ("torch", "numpy", "jaxtyping")
 SHOWN = 300
 """Of a message that says why an environment cannot be made, so many characters."""
@@ -151,7 +152,7 @@ def digest(environment: dict, without: list[str]) -> str:
     """Of all that decides what comes of an environment."""
     whole = hashlib.sha256(json.dumps([environment, without]).encode())
     files = [ROOT / "pyproject.toml", ROOT / "setup.py", ROOT / "README.md"]
-    files += [file for folder in ("src", "tests") for file in sorted((ROOT / folder).rglob("*.*"))]
+    files += [file for folder in ("src", "tests", "measure") for file in sorted((ROOT / folder).rglob("*.*"))]
     for file in files:
         if file.suffix in (".py", ".h", ".cpp", ".toml", ".md") and file.is_file():
             whole.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())

@@ -17,7 +17,7 @@ import relattn
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 
-TERMS = {"softcap", "key_bias", "grad_key_bias", "added", "maximum", "maxima", "starts", "listed", "axes"}
+TERMS = {"softcap", "key_bias", "grad_key_bias", "added", "starts", "listed", "axes"}
 """What holds a cap, a key bias (sinks are one), a float mask, starts as tensors, explicit positions and other axes."""
 KERNELS = ("forward", "backward", "keys, in order", "tables, in order")
 PRINT_THEM = """
@@ -93,5 +93,5 @@ def test_a_plain_call_is_compiled_as_if_there_were_nothing_else(tmp_path: Path) 
     without = Without()
     for file in (tmp_path / "relattn/backends/triton").rglob("*.py"):
         file.write_text(ast.unparse(without.visit(ast.parse(file.read_text()))))
-    assert without.taken >= 20
+    assert without.taken >= 29
     assert printed_by(tmp_path) == whole

@@ -75,7 +75,7 @@ def compose(
 ) -> Composition:
     """Compose what the request asks for with the model in `checkpoint`, and write it to `out`.
 
-    checkpoint: None for the model that comes with relattn.
+    checkpoint: None for the model that comes with the lab.
 
     Four-part music becomes a page that plays, a MIDI file and a picture, played music the last two, text a text file.
     What continues something held out follows the first steps of a test piece, which the seed draws among those long

@@ -172,7 +172,7 @@ def compose(
         Path | None,
         typer.Option(
             help="Folder of a trained model, such as runs/compare/runs/relative-heads-seed0/model.",
-            show_default="a model of Bach chorales that comes with relattn",
+            show_default="a model of Bach chorales that comes with the lab",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the MIDI file and the picture, or the text.")] = Path(
@@ -202,7 +202,7 @@ def compose(
 ) -> None:
     """Continue the opening of a held-out piece, or words, or start from nothing, with a trained model.
 
-    Without --checkpoint it is one of Bach chorales that comes with relattn; `relattn-lab compare` trains others.
+    Without --checkpoint it is one of Bach chorales that comes with the lab; `relattn-lab compare` trains others.
 
     Music becomes a MIDI file and a piano roll, text a text file that is shown too.
     """
