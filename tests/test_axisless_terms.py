@@ -3,6 +3,7 @@
 The contract suite runs them beside every encoding, `test_papers_axisless` the papers' own formulas.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import AlibiBias, ShawEmbedding, attention_weights, explain, relative_attention
+from relattn import AlibiBias, ShawEmbedding, attention_and_lse, attention_weights, explain, relative_attention
 from tests.contract.calls import assert_equal, gradients
 from tests.contract.check import numpy_of
 from tests.contract.tiles import TESTED_BACKENDS
@@ -39,9 +40,9 @@ def without(call: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
 def test_a_key_bias_is_a_float_mask_of_one_row(backend: str) -> None:
     """And adds to another one, with the same gradient."""
     call, mask = drawn(), torch.randn(1, HEADS, 5, 7, dtype=torch.float64, requires_grad=True)
-    ours = relative_attention(**call, attn_mask=mask, backend=backend, return_lse=True)
+    ours = attention_and_lse(**call, attn_mask=mask, backend=backend)
     summed = mask + call["key_bias"].unsqueeze(-2)
-    theirs = relative_attention(**without(call, "key_bias"), attn_mask=summed, backend=backend, return_lse=True)
+    theirs = attention_and_lse(**without(call, "key_bias"), attn_mask=summed, backend=backend)
     leaves = [*call.values(), mask]
     assert_equal(ours, theirs)
     assert_equal(gradients(ours, leaves), gradients(theirs, leaves))
@@ -63,7 +64,7 @@ def test_caps_at_both_ends(backend: str, dtype: torch.dtype, zeros: bool) -> Non
     leaves = list(call.values())
 
     def found(query: Tensor, softcap: float | None) -> tuple[Tensor, ...]:
-        answers = relative_attention(**{**call, "query": query}, softcap=softcap, backend=backend, return_lse=True)
+        answers = attention_and_lse(**{**call, "query": query}, softcap=softcap, backend=backend)
         return *answers, *gradients(answers, leaves)
 
     flat = found(0.0 * call["query"].detach(), None) if not zeros else None
@@ -76,9 +77,9 @@ def test_caps_at_both_ends(backend: str, dtype: torch.dtype, zeros: bool) -> Non
 @every_backend
 def test_what_every_key_has_changes_lse_alone(backend: str) -> None:
     call = without(drawn(), "sinks")
-    output, lse = relative_attention(**call, backend=backend, return_lse=True)
+    output, lse = attention_and_lse(**call, backend=backend)
     more = {**call, "key_bias": call["key_bias"] + 3.0}
-    assert_equal(relative_attention(**more, backend=backend, return_lse=True), (output, lse + 3.0))
+    assert_equal(attention_and_lse(**more, backend=backend), (output, lse + 3.0))
 
 
 @pytest.mark.parametrize("backend", ["reference", "dense", "tiled", "native"])
@@ -87,7 +88,7 @@ def test_values_have_no_gradient_of_lse_alone(backend: str) -> None:
     call, encoding = without(drawn(dtype=torch.float32), "key_bias"), ShawEmbedding(WIDTH, 2)
     with torch.no_grad():
         call["value"][:, :, 3] = torch.inf
-    _, lse = relative_attention(**call, encoding=encoding, backend=backend, return_lse=True)
+    _, lse = attention_and_lse(**call, encoding=encoding, backend=backend)
     assert encoding.relative_values is not None
     by_value, by_rows = torch.autograd.grad(lse.sum(), (call["value"], encoding.relative_values))
     assert not by_value.any() and not by_rows.any()
@@ -97,14 +98,14 @@ def test_values_have_no_gradient_of_lse_alone(backend: str) -> None:
 def test_lse_is_that_of_the_keys_alone(backend: str) -> None:
     """So that pieces are merged first, and the sink comes once."""
     call, cap = drawn(), {"softcap": CAP, "encoding": AlibiBias(HEADS).double(), "backend": backend}
-    whole, lse = relative_attention(**call, **cap, return_lse=True)
-    plain, same = relative_attention(**without(call, "sinks"), **cap, return_lse=True)
+    whole, lse = attention_and_lse(**call, **cap)
+    plain, same = attention_and_lse(**without(call, "sinks"), **cap)
     assert_equal(lse, same)
     assert_equal(whole, plain * torch.sigmoid(lse - call["sinks"]).unsqueeze(-1))
     pieces = []
     for keys in (slice(0, 3), slice(3, 7)):
         part = {name: call[name][:, :, keys] for name in ("key", "value", "key_bias")}
-        pieces.append(relative_attention(call["query"], **part, **cap, key_position=keys.start, return_lse=True))
+        pieces.append(attention_and_lse(call["query"], **part, **cap, key_position=keys.start))
     merged = torch.logsumexp(torch.stack([piece[1] for piece in pieces]), dim=0)
     output = sum(piece[0] * (piece[1] - merged).exp().unsqueeze(-1) for piece in pieces)
     assert_equal(output * torch.sigmoid(merged - call["sinks"]).unsqueeze(-1), whole)
@@ -126,18 +127,14 @@ def test_the_gradient_by_a_sink_keeps_its_digits(backend: str) -> None:
 
 
 @every_backend
-@pytest.mark.parametrize("return_lse", [False, True])
-def test_a_sink_of_minus_infinity_is_none(backend: str, return_lse: bool) -> None:
+@pytest.mark.parametrize("attend", [relative_attention, attention_and_lse])
+def test_a_sink_of_minus_infinity_is_none(backend: str, attend: Callable[..., Any]) -> None:
     call = drawn()
     plain = without(call, "sinks")
     nothing = torch.full((HEADS,), -torch.inf, dtype=torch.float64, requires_grad=True)
     kept = torch.tensor([[True] * 7, [False] * 7])  # the second element sees no key
-    ours, theirs = (
-        relative_attention(**one, key_mask=kept, backend=backend, return_lse=return_lse)
-        for one in ({**plain, "sinks": nothing}, plain)
-    )
-    assert isinstance(ours, tuple) is return_lse
-    ours, theirs = (one if return_lse else (one,) for one in (ours, theirs))
+    ours, theirs = (attend(**one, key_mask=kept, backend=backend) for one in ({**plain, "sinks": nothing}, plain))
+    ours, theirs = (one if isinstance(one, tuple) else (one,) for one in (ours, theirs))
     assert_equal(ours, theirs)
     *found, by_sink = gradients(ours, [*plain.values(), nothing])
     assert_equal(tuple(found), gradients(theirs, list(plain.values())))
@@ -148,9 +145,7 @@ def test_a_sink_of_minus_infinity_is_none(backend: str, return_lse: bool) -> Non
 def test_a_row_without_keys(backend: str) -> None:
     """Output 0, lse -inf, and no gradient, by the sink neither."""
     call = drawn()
-    output, lse = relative_attention(
-        **call, softcap=CAP, is_causal=True, query_position=-3, backend=backend, return_lse=True
-    )
+    output, lse = attention_and_lse(**call, softcap=CAP, is_causal=True, query_position=-3, backend=backend)
     assert torch.equal(output[:, :, :3], torch.zeros_like(output[:, :, :3]))
     assert (lse[:, :, :3] == -torch.inf).all() and lse[:, :, 3:].isfinite().all()
     found = dict(zip(call, torch.autograd.grad(output.sum() + lse[:, :, 3:].sum(), list(call.values())), strict=True))
@@ -179,10 +174,10 @@ def test_encodings_are_capped_and_what_is_added_is_not(backend: str) -> None:
     """No score exceeds the cap; the key bias and a float mask do."""
     call, bias = drawn(), AlibiBias(HEADS, slopes=[100.0] * HEADS).double()
     plain = without(call, "sinks", "key_bias")
-    lse = relative_attention(**plain, softcap=CAP, encoding=bias, backend=backend, return_lse=True)[1]
+    lse = attention_and_lse(**plain, softcap=CAP, encoding=bias, backend=backend)[1]
     assert (lse.abs() <= CAP + np.log(7)).all()
     for added in ({"key_bias": torch.full((1, 1, 7), 50.0).double()}, {"attn_mask": torch.full((5, 7), 50.0).double()}):
-        found = relative_attention(**plain, **added, softcap=CAP, encoding=bias, backend=backend, return_lse=True)[1]
+        found = attention_and_lse(**plain, **added, softcap=CAP, encoding=bias, backend=backend)[1]
         assert_equal(found, lse + 50.0)
 
 
@@ -192,7 +187,7 @@ def test_empty_batches_and_lengths(backend: str, sizes: tuple[int, int, int]) ->
     batch, queries, keys = sizes
     call = {name: tensor[:batch] for name, tensor in drawn(queries, keys).items()}
     for limits in ({}, {"is_causal": True}, {"window": (2, 1)}):
-        output, lse = relative_attention(**call, softcap=CAP, **limits, backend=backend, return_lse=True)
+        output, lse = attention_and_lse(**call, softcap=CAP, **limits, backend=backend)
         assert output.shape == (batch, HEADS, queries, WIDTH) and lse.shape == (batch, HEADS, queries)
         assert all(gradient.isfinite().all() for gradient in gradients((output,), list(call.values())))
         if keys == 0:
@@ -203,7 +198,7 @@ def test_weights_beside_a_sink() -> None:
     call = drawn()
     weights = attention_weights(**call, softcap=CAP, is_causal=True)
     assert_equal(weights @ call["value"], relative_attention(**call, softcap=CAP, is_causal=True))
-    lse = relative_attention(**call, softcap=CAP, is_causal=True, return_lse=True)[1]
+    lse = attention_and_lse(**call, softcap=CAP, is_causal=True)[1]
     assert_equal(weights.sum(-1), torch.sigmoid(lse - call["sinks"]))
     assert (weights.sum(-1) < 1.0).all()
 

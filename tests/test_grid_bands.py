@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import GridPositions, grid, relative_attention
+from relattn import GridPositions, attention_and_lse, grid, relative_attention
 from relattn.backends import dense
 from relattn.backends.sums import apart
 from relattn.backends.tiled import operator, scores
@@ -106,8 +106,8 @@ def answers(sides: Sides, terms: ScoreTerms, leaves: list[Tensor], backend: str,
         return torch.randn(2, heads, length, WIDTH, dtype=torch.float64, generator=generator).requires_grad_()
 
     query, key, value = normal(4, sides.query_length), normal(2, sides.key_length), normal(2, sides.key_length)
-    output, lse = relative_attention(
-        query, key, value, encoding=terms, backend=backend, return_lse=True, enable_gqa=True,
+    output, lse = attention_and_lse(
+        query, key, value, encoding=terms, backend=backend, enable_gqa=True,
         query_position=sides.query, key_position=sides.key, **others,
     )  # fmt: skip
     upstream = [torch.randn(each.shape, dtype=torch.float64, generator=generator) for each in (output, lse)]
@@ -300,7 +300,7 @@ def test_a_dense_grid_has_batched_and_second_gradients(name: str, rng) -> None:
 def test_many_scores_give_way_to_their_softmax(monkeypatch: pytest.MonkeyPatch, rng) -> None:
     """A few heads at a time; lse is that of the scores."""
     query, key, value = torch.randn(3, 2, 3, 7, 4)
-    whole = relative_attention(query, key, value, backend="dense", return_lse=True)
+    whole = attention_and_lse(query, key, value, backend="dense")
     monkeypatch.setattr(dense, "MANY_SCORES", 60)
-    for one, other in zip(relative_attention(query, key, value, backend="dense", return_lse=True), whole, strict=True):
+    for one, other in zip(attention_and_lse(query, key, value, backend="dense"), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)

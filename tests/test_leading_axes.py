@@ -23,6 +23,7 @@ from relattn import (
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
+    attention_and_lse,
     attention_weights,
     explain,
     relative_attention,
@@ -122,14 +123,14 @@ def with_axes(answer: Tensor, batch: Axes) -> Tensor:
 
 def assert_folds(arguments: dict[str, Any], layout: str, backend: str, leaves: list[Tensor]) -> None:
     """Output, lse and gradients of the call, and attention_weights, are those of the folded call."""
-    batch, attend = batch_of(layout), partial(relative_attention, backend=backend, return_lse=True, enable_gqa=True)
+    batch, attend = batch_of(layout), partial(attention_and_lse, backend=backend, enable_gqa=True)
     by_hand = folded_call(arguments, batch)
     answers = attend(**arguments)
     expected = tuple(with_axes(answer, batch) for answer in attend(**by_hand))
     assert [tuple(answer.shape) for answer in answers] == [(*batch, HEADS, LQ, WIDTH), (*batch, HEADS, LQ)]
     assert_equal(answers, expected)
     assert_equal(gradients(answers, leaves), gradients(expected, leaves))
-    assert_equal(attend(**{**arguments, "return_lse": False}), answers[0])
+    assert_equal(relative_attention(**arguments, backend=backend, enable_gqa=True), answers[0])
     weights = attention_weights(**arguments, enable_gqa=True)
     assert weights.shape == (*batch, HEADS, LQ, LK)
     assert_equal(weights, with_axes(attention_weights(**by_hand, enable_gqa=True), batch))

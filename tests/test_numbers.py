@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relattn import AlibiBias, OffsetTable, RelativeEmbedding, T5Bias, explain, relative_attention
+from relattn import AlibiBias, OffsetTable, RelativeEmbedding, T5Bias, attention_and_lse, explain, relative_attention
 from relattn.equation.tables import add_tables, gather_rows
 from relattn.positions.positions import Positions
 from tests import seeds
@@ -24,7 +24,7 @@ def test_gradient_of_a_half_precision_t5_bias_with_many_offsets_a_bucket() -> No
     for dtype in (torch.bfloat16, torch.float32):
         seeds.start_torch(0)
         encoding = T5Bias(1, num_buckets=4, max_distance=1024, bidirectional=False).bfloat16().to(dtype)
-        _, lse = relative_attention(query, key, key, encoding=encoding, is_causal=True, return_lse=True)
+        _, lse = attention_and_lse(query, key, key, encoding=encoding, is_causal=True)
         lse.sum().backward()
         assert encoding.bias.grad is not None
         gradients.append(encoding.bias.grad.float())

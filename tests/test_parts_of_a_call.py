@@ -13,7 +13,7 @@ import relattn
 from relattn.backends.base import MergingBackend
 from relattn.backends.problem_operator import Answers
 from relattn.backends.select import BACKENDS
-from relattn.call import checked, request
+from relattn.call import Options, checked, request
 from relattn.checks.positions import places_of
 from relattn.distributed.merge import Merged
 from relattn.distributed.part import part_of, sees
@@ -44,7 +44,7 @@ def problem_of(encoding: relattn.RelativeEncoding, **options: Any) -> Problem:
     )
     query, key, value, batch = checked(q, k, v, True)
     places = places_of(3, 0, batch, (QUERIES, KEYS), query.device, limits(True, (20, None)))
-    return request(query, key, value, batch, places, encoding=encoding, return_lse=True, **options).problem
+    return request(query, key, value, batch, places, encoding, Options(**options), return_lse=True).problem
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -15,6 +15,7 @@ from relattn import (
     ScoreTerms,
     ShawEmbedding,
     TransformerXLEmbedding,
+    attention_and_lse,
     attention_weights,
     relative_attention,
 )
@@ -54,11 +55,10 @@ def test_the_query_itself_is_as_good_as_none(backend: str, inputs: list[Tensor])
     """The very tensor that the call takes for its query, where nothing rewrites it: answers and gradients."""
     rows = normal(HEADS, ROWS, WIDTH)
     silent, explicit = (
-        relative_attention(
+        attention_and_lse(
             *inputs,
             encoding=ScoreTerms(relative_query=r, relative_keys=table(rows)),
             backend=backend,
-            return_lse=True,
             is_causal=True,
         )
         for r in (None, inputs[0])
@@ -155,5 +155,5 @@ def test_others_are_joined(same: bool, inputs: list[Tensor]) -> None:
     assert_equal(total.relative_keys.values, torch.cat(rows, -1))
     if same:
         added = summed(None, None, rows=rows)
-        ours: Any = relative_attention(*inputs, encoding=total, return_lse=True)
-        assert_equal(ours, relative_attention(*inputs, encoding=added, return_lse=True))
+        ours: Any = attention_and_lse(*inputs, encoding=total)
+        assert_equal(ours, attention_and_lse(*inputs, encoding=added))

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from relattn import OffsetTable, RelativeEmbedding, relative_attention
-from relattn.api import request_of
 from relattn.backends.cpu.inputs import Inputs
 from relattn.equation.problem import Problem
+from tests.requests import request_of
 
 LONG = 4096
 LISTED = torch.tensor([7, 0, 3, 9, 4])

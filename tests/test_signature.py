@@ -1,12 +1,10 @@
-"""One signature: relative_attention, attention_weights and explain take the same arguments, as type checkers see it."""
+"""One signature: all functions take the same arguments."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -15,13 +13,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import relattn
-from relattn import ScoreTerms, ShawEmbedding, T5Bias, api, attention_weights, explain, relative_attention
+from relattn import (
+    ScoreTerms,
+    ShawEmbedding,
+    T5Bias,
+    api,
+    attention_and_lse,
+    attention_weights,
+    call,
+    explain,
+    relative_attention,
+)
 
-FUNCTIONS: list[Callable[..., Any]] = [relative_attention, attention_weights, explain]
+FUNCTIONS: list[Callable[..., Any]] = [relative_attention, attention_and_lse, attention_weights, explain]
 RETURNS = {
-    "relative_attention": (
-        'Float[Tensor, "*B Hq Lq Dv"] | tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]'
-    ),
+    "relative_attention": 'Float[Tensor, "*B Hq Lq Dv"]',
+    "attention_and_lse": 'tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]',
     "attention_weights": 'Float[Tensor, "*B Hq Lq Lk"]',
     "explain": "Explanation",
 }
@@ -37,9 +44,9 @@ def plain(annotation: Any) -> str:
 
 @every_function
 def test_its_arguments(function: Callable[..., Any]) -> None:
-    """The names, order, defaults and annotations of the one place where they stand; the rest is the function's own."""
+    """The names, order, defaults and annotations are those of relative_attention."""
     signature = inspect.signature(function)
-    assert signature.parameters == inspect.signature(api.request_of).parameters
+    assert signature.parameters == inspect.signature(relative_attention).parameters
     assert plain(signature.return_annotation) == RETURNS[function.__name__]
     assert getattr(relattn, function.__name__) is getattr(api, function.__name__) is function
     assert function.__module__ == api.__name__
@@ -76,44 +83,25 @@ def test_the_first_arguments_are_those_of_pytorch() -> None:
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in ours[8:])
 
 
-def functions_of(name: str) -> list[ast.FunctionDef]:
-    """Every definition of a name in api.py, in order."""
-    tree = ast.parse(Path(api.__file__).read_text())
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+@every_function
+def test_all_arguments_go_on(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the request, under their names."""
+    given: dict[str, Any] = {name: object() for name in inspect.signature(function).parameters}
+    came: dict[str, Any] = {}
 
+    class Seen(Exception):
+        pass
 
-def arguments_of(definition: ast.FunctionDef) -> list[tuple[str, str, str, str]]:
-    """(kind, name, annotation, default) of each argument, as they are written."""
+    def request_of(*positional: Any, **named: Any) -> None:
+        came.update(inspect.signature(call.request_of).bind(*positional, **named).arguments)
+        raise Seen
 
-    def written(node: ast.expr | None) -> str:
-        return "" if node is None else ast.unparse(node)
-
-    a = definition.args
-    assert not (a.posonlyargs or a.vararg or a.kwarg)
-    defaults = [None] * (len(a.args) - len(a.defaults)) + list(a.defaults)
-    return [
-        (kind, argument.arg, written(argument.annotation), written(default))
-        for kind, arguments, given in (("any", a.args, defaults), ("keyword", a.kwonlyargs, a.kw_defaults))
-        for argument, default in zip(arguments, given, strict=True)
-    ]
-
-
-def test_overloads_for_type_checkers_repeat_it() -> None:
-    """All arguments but return_lse, which selects the overload; together the results equal the function's."""
-    (request,) = functions_of("request_of")
-    overloads = [
-        node
-        for node in functions_of("relative_attention")
-        if [ast.unparse(d) for d in node.decorator_list] == ["overload"]
-    ]
-    assert len(overloads) == 2
-    expected = arguments_of(request)
-    assert expected[-1] == ("keyword", "return_lse", "bool", "False")
-    last = [("keyword", "return_lse", "Literal[False]", "False"), ("keyword", "return_lse", "Literal[True]", "")]
-    for overload, return_lse in zip(overloads, last, strict=True):
-        assert arguments_of(overload) == [*expected[:-1], return_lse]
-    returned = [overload.returns for overload in overloads]
-    assert " | ".join(plain(ast.unparse(node)) for node in returned if node) == RETURNS["relative_attention"]
+    monkeypatch.setattr(api, "request_of", request_of)
+    with pytest.raises(Seen):
+        function(**given)
+    assert came.pop("return_lse", False) is (function is attention_and_lse)
+    options = came.pop("options")
+    assert {**came, **options._asdict()} == given
 
 
 ENCODINGS: dict[str, Callable[[], Any]] = {
@@ -130,16 +118,16 @@ def inputs() -> list[Tensor]:
 
 @pytest.mark.graphs
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("return_lse", [False, True], ids=["output", "lse"])
-def test_relative_attention_compiles_whole(name: str, return_lse: bool, inputs: list[Tensor]) -> None:
+@pytest.mark.parametrize("function", [relative_attention, attention_and_lse], ids=["output", "lse"])
+def test_it_compiles_whole(name: str, function: Callable[..., Any], inputs: list[Tensor]) -> None:
     encoding = ENCODINGS[name]()
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Any:
-        return relative_attention(query, key, value, is_causal=True, encoding=encoding, return_lse=return_lse)
+        return function(query, key, value, is_causal=True, encoding=encoding)
 
     compiled = torch.compile(attend, fullgraph=True, backend="eager")(*inputs)
     torch.testing.assert_close(compiled, attend(*inputs))
-    assert isinstance(compiled, tuple) is return_lse
+    assert isinstance(compiled, tuple) is (function is attention_and_lse)
 
 
 @pytest.mark.graphs

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn import explain, relative_attention
+from relattn import attention_and_lse, explain, relative_attention
 from relattn.backends.problem_operator import Forward
 from relattn.backends.tiled import operator
 from relattn.backends.tiled.sizes import PAIRS, QUERIES, tile_sizes
@@ -59,8 +59,8 @@ def hold_a_swallowed_row_uniform(backend: str, constant: float, length: int = LE
 @everywhere
 def test_a_gradient_that_is_no_number_stops_at_a_row_that_sees_nothing(backend: str, rng) -> None:
     tensors = inputs()
-    output, lse = relative_attention(
-        *tensors, is_causal=True, key_position=2, backend=backend, return_lse=True, encoding=relattn.ShawEmbedding(4, 2)
+    output, lse = attention_and_lse(
+        *tensors, is_causal=True, key_position=2, backend=backend, encoding=relattn.ShawEmbedding(4, 2)
     )
     dead = lse == -torch.inf
     assert dead.any()
@@ -141,8 +141,8 @@ def test_chosen_tiles_equal_dense_across_their_edges(name: str, limits: dict[str
     leaves = [query, key, value, *encoding.parameters()]
     answers = {}
     for backend in ("tiled", "dense"):
-        output, lse = relative_attention(
-            query, key, value, enable_gqa=True, encoding=encoding, backend=backend, return_lse=True, **limits
+        output, lse = attention_and_lse(
+            query, key, value, enable_gqa=True, encoding=encoding, backend=backend, **limits
         )
         upstream = (output.detach().cos(), lse.detach().cos())
         answers[backend] = [output, lse, *torch.autograd.grad((output, lse), leaves, upstream)]

@@ -70,7 +70,7 @@ def scores(encoding: relattn.RelativeEncoding | None, positions: dict[str, Any])
     """S of tokens that are all alike, [LENGTH, LENGTH]."""
     same = torch.ones(1, 1, LENGTH, WIDTH, dtype=torch.float64)
     asked = {"encoding": encoding, "query_position": positions or 0, "key_position": positions or 0}
-    _, lse = relattn.relative_attention(same, same, same, **asked, return_lse=True)
+    _, lse = relattn.attention_and_lse(same, same, same, **asked)
     weights = relattn.attention_weights(same, same, same, **asked)
     return (weights.log() + lse[..., None])[0, 0]
 

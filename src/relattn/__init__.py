@@ -41,6 +41,7 @@ _check_requirements()
 
 _HOMES = {
     "relative_attention": "relattn.api",
+    "attention_and_lse": "relattn.api",
     "attention_weights": "relattn.api",
     "explain": "relattn.api",
     "Explanation": "relattn.backends.select",
@@ -76,6 +77,7 @@ _MODULES |= {"offsets": "relattn.positions.offsets", "catalogue": "relattn.encod
 
 if TYPE_CHECKING:
     from relattn import nn as nn
+    from relattn.api import attention_and_lse as attention_and_lse
     from relattn.api import attention_weights as attention_weights
     from relattn.api import explain as explain
     from relattn.api import relative_attention as relative_attention

@@ -1,108 +1,19 @@
-"""relative_attention, attention_weights and explain: the score equation as functions of one signature."""
+"""relative_attention, attention_and_lse, attention_weights and explain: the score equation, by one signature."""
 
 from __future__ import annotations
-
-from typing import Literal, overload
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relattn.backends.dense import DenseBackend
 from relattn.backends.select import Explanation
-from relattn.call import AttentionMask, Request, Segments, checked, request
+from relattn.call import AttentionMask, Options, Segments, request_of
 from relattn.checks.autocast import without_autocast
-from relattn.checks.positions import check_window, places_of
-from relattn.checks.values import check_flag
 from relattn.encodings.base import RelativeEncoding
 from relattn.equation.terms import ScoreTerms
 from relattn.errors import UnsupportedError
 from relattn.positions.position import PositionsLike
-from relattn.positions.positions import Window, limits
-
-
-def request_of(
-    query: Float[Tensor, "*B Hq Lq D"],
-    key: Float[Tensor, "*B Hk Lk D"],
-    value: Float[Tensor, "*B Hk Lk Dv"],
-    attn_mask: AttentionMask | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    encoding: RelativeEncoding | ScoreTerms | None = None,
-    query_position: PositionsLike = 0,
-    key_position: PositionsLike = 0,
-    window: Window | None = None,
-    key_mask: Bool[Tensor, "*B Lk"] | None = None,
-    segment_ids: Segments | None = None,
-    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
-    backend: str = "auto",
-    return_lse: bool = False,
-) -> Request:
-    """The one signature: every argument checked, the positions parsed, the encoding lowered."""
-    query, key, value, batch = checked(query, key, value, enable_gqa)
-    check_flag("is_causal", is_causal)
-    within = limits(is_causal, check_window(window))
-    lengths = query.shape[2], key.shape[2]
-    places = places_of(query_position, key_position, batch, lengths, query.device, within)
-    return request(
-        query, key, value, batch, places, encoding=encoding, attn_mask=attn_mask, key_mask=key_mask,
-        segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale,
-        backend=backend, return_lse=return_lse,
-    )  # fmt: skip
-
-
-@overload
-def relative_attention(
-    query: Float[Tensor, "*B Hq Lq D"],
-    key: Float[Tensor, "*B Hk Lk D"],
-    value: Float[Tensor, "*B Hk Lk Dv"],
-    attn_mask: AttentionMask | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    encoding: RelativeEncoding | ScoreTerms | None = None,
-    query_position: PositionsLike = 0,
-    key_position: PositionsLike = 0,
-    window: Window | None = None,
-    key_mask: Bool[Tensor, "*B Lk"] | None = None,
-    segment_ids: Segments | None = None,
-    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
-    backend: str = "auto",
-    return_lse: Literal[False] = False,
-) -> Float[Tensor, "*B Hq Lq Dv"]: ...
-
-
-@overload
-def relative_attention(
-    query: Float[Tensor, "*B Hq Lq D"],
-    key: Float[Tensor, "*B Hk Lk D"],
-    value: Float[Tensor, "*B Hk Lk Dv"],
-    attn_mask: AttentionMask | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    encoding: RelativeEncoding | ScoreTerms | None = None,
-    query_position: PositionsLike = 0,
-    key_position: PositionsLike = 0,
-    window: Window | None = None,
-    key_mask: Bool[Tensor, "*B Lk"] | None = None,
-    segment_ids: Segments | None = None,
-    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
-    backend: str = "auto",
-    return_lse: Literal[True],
-) -> tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]: ...
+from relattn.positions.positions import Window
 
 
 def relative_attention(
@@ -125,8 +36,7 @@ def relative_attention(
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
     backend: str = "auto",
-    return_lse: bool = False,
-) -> Float[Tensor, "*B Hq Lq Dv"] | tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]:
+) -> Float[Tensor, "*B Hq Lq Dv"]:
     """S_ij = scale * (q_i . k_j + sum_c (r_c,i . RK_c[d_c] + RQ_c[d_c] . k_j)) + sum_c b_c[d_c]
     S'_ij = softcap * tanh(S_ij / softcap) + a_j + mask
     O_i = sum_j softmax(S')_ij * (v_j + sum_c RV_c[d_c])
@@ -161,22 +71,63 @@ def relative_attention(
         capped.
     sinks [Hq] or [*B, Hq, Lq], any float: one more logit, without a value, in each query's softmax.
     backend: "auto", or the name of a backend, which then runs or raises.
-    return_lse: also return lse [*B, Hq, Lq], the log of the sum of exp(S') over the keys, without the sink, in
-        float32 or wider, differentiable.
 
-    A query with nothing to attend to gives output 0, lse -inf, and gradient 0.
+    A query with nothing to attend to gives output 0 and gradient 0.
 
     Raises ShapeError, TypeError, ValueError: for an argument that does not fit, named in the message;
     UnsupportedError: where the named backend cannot run the request; RuntimeError: by the device, where positions
     given as tensors leave a table that refuses them.
     """
+    options = Options(
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+    )  # fmt: skip
+    return request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options).run()[
+        0
+    ]
+
+
+def attention_and_lse(
+    query: Float[Tensor, "*B Hq Lq D"],
+    key: Float[Tensor, "*B Hk Lk D"],
+    value: Float[Tensor, "*B Hk Lk Dv"],
+    attn_mask: AttentionMask | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    encoding: RelativeEncoding | ScoreTerms | None = None,
+    query_position: PositionsLike = 0,
+    key_position: PositionsLike = 0,
+    window: Window | None = None,
+    key_mask: Bool[Tensor, "*B Lk"] | None = None,
+    segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
+    backend: str = "auto",
+) -> tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]:
+    """O, and lse_i = log sum_j exp(S'_ij), the sum over the keys without the sink: what merges attention over parts of
+    the keys.
+
+    lse [*B, Hq, Lq]: float32, or float64 for float64; differentiable. A query with nothing to attend to has lse -inf.
+
+    query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `relative_attention`.
+    attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
+    dropout_p: as there; lse is that of all weights. backend: as there; "sdpa" returns no lse.
+
+    It raises what `relative_attention` raises.
+    """
+    options = Options(
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+    )  # fmt: skip
     output, lse = request_of(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, encoding=encoding,
-        query_position=query_position, key_position=key_position, window=window, key_mask=key_mask,
-        segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=backend,
-        return_lse=return_lse,
-    ).run()  # fmt: skip
-    return output if lse is None else (output, lse)
+        query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options, return_lse=True
+    ).run()
+    assert lse is not None
+    return output, lse
 
 
 def attention_weights(
@@ -199,7 +150,6 @@ def attention_weights(
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
     backend: str = "auto",
-    return_lse: bool = False,
 ) -> Float[Tensor, "*B Hq Lq Lk"]:
     """softmax(S), the weights that `relative_attention` gives the values, in the dtype of the query.
 
@@ -208,28 +158,21 @@ def attention_weights(
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `relative_attention`.
     attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
-    dropout_p, return_lse: 0 and False.
-    backend: "auto" or "dense".
+    dropout_p: 0. backend: "auto" or "dense".
 
-    Raises ValueError: for dropout_p above 0 and return_lse=True, which have no meaning here; UnsupportedError: for a
-    backend other than "auto" or "dense". It also raises what `relative_attention` raises.
+    Raises ValueError: for dropout_p above 0, which has no meaning here; UnsupportedError: for a backend other than
+    "auto" or "dense". It also raises what `relative_attention` raises.
     """
-    request = request_of(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, encoding=encoding,
-        query_position=query_position, key_position=key_position, window=window, key_mask=key_mask,
-        segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=backend,
-        return_lse=return_lse,
+    options = Options(
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
+    request = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     problem = request.problem
     if problem.dropout_p > 0.0:
         raise ValueError(
             f"dropout_p: got {problem.dropout_p}; expected 0, for attention_weights gives the weights before any is "
             "dropped"
-        )
-    if problem.return_lse:
-        raise ValueError(
-            "return_lse: got True; expected False, for attention_weights gives the weights alone; take lse from "
-            "relative_attention"
         )
     if backend not in ("auto", "dense"):
         raise UnsupportedError(
@@ -261,7 +204,6 @@ def explain(
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
     backend: str = "auto",
-    return_lse: bool = False,
 ) -> Explanation:
     """Which backend `relative_attention` takes for these arguments, and for each of the others why not.
 
@@ -269,11 +211,12 @@ def explain(
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `relative_attention`.
     attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
-    dropout_p, backend, return_lse: as there.
+    dropout_p, backend: as there.
     """
+    options = Options(
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+    )  # fmt: skip
     return request_of(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, encoding=encoding,
-        query_position=query_position, key_position=key_position, window=window, key_mask=key_mask,
-        segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=backend,
-        return_lse=return_lse,
-    ).explain()  # fmt: skip
+        query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options
+    ).explain()

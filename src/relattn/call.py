@@ -14,6 +14,7 @@ from relattn.backends.base import Backend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
 from relattn.checks.autocast import narrowed, without_autocast
 from relattn.checks.dtensors import refuse_context_parallel
+from relattn.checks.positions import check_window, places_of
 from relattn.checks.tensors import check_attn_mask, check_key_mask, check_segments, check_tensors
 from relattn.checks.terms import check_term_axes
 from relattn.checks.values import check_flag, check_probability, check_scale, check_softcap, kind_of
@@ -25,7 +26,8 @@ from relattn.equation.sinks import check_sinks, share
 from relattn.equation.terms import ScoreTerms
 from relattn.interception import HAS_GRAPHS, refuse_graph, refuse_trace
 from relattn.positions.places import Places
-from relattn.positions.positions import SEQUENCE
+from relattn.positions.position import PositionsLike
+from relattn.positions.positions import Positions, Window, limits
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
 NOTHING = ScoreTerms()
@@ -69,6 +71,43 @@ class Request(NamedTuple):
         return answer if len(self.batch) == 1 else answer.reshape(*self.batch, *answer.shape[1:])
 
 
+class Options(NamedTuple):
+    """What a call is told beside its tensors, encoding and positions; each as in `relative_attention`."""
+
+    attn_mask: AttentionMask | None = None
+    key_mask: Bool[Tensor, "*B Lk"] | None = None
+    segment_ids: Segments | None = None
+    window: Window | None = None
+    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None
+    dropout_p: float = 0.0
+    scale: float | None = None
+    backend: str = "auto"
+
+
+def request_of(
+    query: Float[Tensor, "*B Hq Lq D"],
+    key: Float[Tensor, "*B Hk Lk D"],
+    value: Float[Tensor, "*B Hk Lk Dv"],
+    is_causal: bool,
+    enable_gqa: bool,
+    encoding: RelativeEncoding | ScoreTerms | None,
+    query_position: PositionsLike,
+    key_position: PositionsLike,
+    options: Options,
+    *,
+    return_lse: bool = False,
+) -> Request:
+    """The arguments of `relative_attention`: all checked, the positions parsed, the encoding lowered."""
+    query, key, value, batch = checked(query, key, value, enable_gqa)
+    check_flag("is_causal", is_causal)
+    within = limits(is_causal, None if options.window is None else check_window(options.window))
+    lengths = query.shape[2], key.shape[2]
+    places = places_of(query_position, key_position, batch, lengths, query.device, within)
+    return request(query, key, value, batch, places, encoding, options, return_lse=return_lse)
+
+
 def checked(
     query: Float[Tensor, "*b Hq Lq D"],
     key: Float[Tensor, "*b Hk Lk D"],
@@ -87,7 +126,13 @@ def checked(
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)
     batch = check_tensors(query, key, value, enable_gqa)
-    return _flatten_batch(query, batch), _flatten_batch(key, batch), _flatten_batch(value, batch), batch
+    if (
+        len(batch) != 1
+        or not query.dim() == key.dim() == value.dim()
+        or not query.shape[0] == key.shape[0] == value.shape[0]
+    ):
+        query, key, value = (_flatten_batch(tensor, batch) for tensor in (query, key, value))
+    return query, key, value, batch
 
 
 def request(
@@ -96,40 +141,26 @@ def request(
     value: Float[Tensor, "B Hk Lk Dv"],
     batch: tuple[int, ...],
     places: Places,
-    *,
     encoding: RelativeEncoding | ScoreTerms | None,
+    options: Options,
+    *,
     keys_are_prepared: bool = False,
-    attn_mask: AttentionMask | None = None,
-    key_mask: Bool[Tensor, "*B Lk"] | None = None,
-    segment_ids: Segments | None = None,
-    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
-    backend: str = "auto",
     return_lse: bool = False,
 ) -> Request:
     """The request for attention at `places`; query, key, value and batch as `checked` returned them.
 
     Layers call it directly, because a cache places its keys itself.
 
-    keys_are_prepared: whether `key` comes from a cache, as the encoding prepared it. The other arguments are as in
-        `relative_attention`.
+    options: its window stands in `places` already. keys_are_prepared: whether `key` comes from a cache, as the encoding
+        prepared it.
     """
-    check_backend(backend)
-    dropout_p, scale = check_probability("dropout_p", dropout_p), check_scale(scale)
-    check_flag("return_lse", return_lse)
-    check_key_mask(key_mask, batch, key)
-    check_attn_mask(attn_mask, batch, query, key)
-    segments = check_segments(segment_ids, batch, query, key)
-    if len(batch) != 1:
-        key_mask = None if key_mask is None else _one_batch_axis(key_mask)
-        segments = None if segments is None else _segments_of_one_axis(*segments)
-    if isinstance(encoding, ScoreTerms):
-        terms = placed_terms(_flatten_terms(encoding, batch), query, key, value, places)
-    elif encoding is None:
+    check_backend(options.backend)
+    dropout_p, scale = check_probability("dropout_p", options.dropout_p), options.scale
+    mask = _mask(options, places.sequence, batch, query, key)
+    if encoding is None:
         terms = NOTHING
+    elif isinstance(encoding, ScoreTerms):
+        terms = placed_terms(_flatten_terms(encoding, batch), query, key, value, places)
     elif isinstance(encoding, RelativeEncoding):
         if not keys_are_prepared and encoding.rewrites_keys:
             key = prepare(encoding, key, {axis: positions.key for axis, positions in places.by_axis.items()})
@@ -137,14 +168,17 @@ def request(
     else:
         raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding, ScoreTerms, or None")
     rewritten_from = None if terms.query is None else query  # the caller's own, before the encoding rewrote it
-    axes = tuple(_axis(places, names, part, rewritten_from) for names, part in terms.by_axes().items())
+    axes = [_axis(places.sequence, terms, rewritten_from)]
+    for names, part in terms.axes.items():
+        axes.append(_axis(places.on(names, "encoding"), part, rewritten_from))
+    softcap, key_bias, sinks = options.softcap, options.key_bias, options.sinks
     problem = Problem(
         query=query if terms.query is None else terms.query,
         key=key if terms.key is None else terms.key,
         value=value,
-        axes=axes,
-        mask=Mask(places.sequence, key_mask, segments, _flatten_mask(attn_mask, batch)),
-        scale=1.0 / math.sqrt(query.shape[3]) if scale is None else scale,
+        axes=tuple(axes),
+        mask=mask,
+        scale=1.0 / math.sqrt(query.shape[3]) if scale is None else check_scale(scale),
         output_dtype=query.dtype,
         dropout_p=dropout_p,
         return_lse=return_lse,
@@ -152,30 +186,47 @@ def request(
         key_bias=None if key_bias is None else check_key_bias(key_bias, batch, query, key),
         sinks=None if sinks is None else check_sinks(sinks, batch, query),
     )
-    return Request(problem, backend, batch)
+    return Request(problem, options.backend, batch)
 
 
-def _axis(
-    places: Places, names: tuple[str, ...], terms: ScoreTerms, rewritten_from: Float[Tensor, "B Hq Lq D"] | None
-) -> Axis:
+def _mask(
+    options: Options,
+    sequence: Positions,
+    batch: tuple[int, ...],
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+) -> Mask:
+    """The masks of a call, checked, with one batch axis."""
+    key_mask, segment_ids, attn_mask = options.key_mask, options.segment_ids, options.attn_mask
+    if key_mask is not None:
+        check_key_mask(key_mask, batch, key)
+        key_mask = _one_batch_axis(key_mask)
+    if attn_mask is not None:
+        check_attn_mask(attn_mask, batch, query, key)
+        attn_mask = _flatten_mask(attn_mask, batch)
+    segments = None if segment_ids is None else _segments_of_one_axis(*check_segments(segment_ids, batch, query, key))
+    return Mask(sequence, key_mask, segments, attn_mask)
+
+
+def _axis(positions: Positions, terms: ScoreTerms, rewritten_from: Float[Tensor, "B Hq Lq D"] | None) -> Axis:
     """An axis of the problem; r is the caller's query where an encoding rewrote it."""
-    r = terms.relative_query
+    r, tables = terms.relative_query, []
     if r is None and terms.relative_keys is not None:
         r = rewritten_from
-    positions = places.sequence if names == (SEQUENCE,) else places.on(names, "encoding")
-    tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
-    return Axis(positions, r, *(None if table is None else table.rows_met_by(positions) for table in tables))
+    for table in (terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias):
+        tables.append(None if table is None else table.rows_met_by(positions))
+    return Axis(positions, r, *tables)
 
 
 def _flatten_batch(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:
     """The axes before the heads as one."""
-    if tensor.dim() == 4 and len(batch) == 1 and tensor.shape[0] == batch[0]:
-        return tensor
     return tensor.expand(*batch, *tensor.shape[-3:]).reshape(math.prod(batch), *tensor.shape[-3:])
 
 
 def _one_batch_axis(per_element: Tensor) -> Tensor:
     """[*B, L] as [B, L]."""
+    if per_element.dim() == 2:
+        return per_element
     return per_element.reshape(math.prod(per_element.shape[:-1]), per_element.shape[-1])
 
 
@@ -200,9 +251,9 @@ def _flatten_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
     return replace(terms, axes={names: _flatten_terms(part, batch) for names, part in terms.axes.items()}, **folded)
 
 
-def _flatten_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:
+def _flatten_mask(mask: AttentionMask, batch: tuple[int, ...]) -> AttentionMask:
     """The mask with four axes; an axis that broadcasts has size 1."""
-    if mask is None or (mask.dim() == 4 and len(batch) == 1):
+    if mask.dim() == 4 and len(batch) == 1:
         return mask
     mask = mask.reshape((1,) * (len(batch) + 3 - mask.dim()) + mask.shape)
     if all(size == 1 for size in mask.shape[:-3]):

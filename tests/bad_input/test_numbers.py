@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn import UnsupportedError, attention_weights, explain, relative_attention
+from relattn import UnsupportedError, attention_and_lse, attention_weights, explain, relative_attention
 from relattn.backends.select import BACKENDS
 from tests.bad_input.refusal import call, ones, refused
 
@@ -33,7 +33,7 @@ def test_a_scale_that_no_float_holds(came):
         call(scale=came)
 
 
-@pytest.mark.parametrize("name", ["is_causal", "enable_gqa", "return_lse"])
+@pytest.mark.parametrize("name", ["is_causal", "enable_gqa"])
 @pytest.mark.parametrize("came", ["no", None, 0.125, 1, torch.tensor(True)], ids=repr)
 def test_flags(name, came):
     with refused(TypeError, f"{name}: got {came!r}; expected True or False"):
@@ -77,7 +77,6 @@ SDPA_LACKS = {
     "it has no segments": {"segment_ids": (ones(2, 5, dtype=torch.long), ones(2, 6, dtype=torch.long))},
     LIMITS: {"window": (1, 1)},
     "it takes a mask or causality, not both": {"attn_mask": ones(5, 6), "is_causal": True},
-    "it returns no log-sum-exp": {"return_lse": True},
     "it is not defined without queries or without keys": {"key": ones(2, 4, 0, 8), "value": ones(2, 4, 0, 8)},
 }
 
@@ -114,10 +113,15 @@ def test_positions_that_sdpa_cannot_take(positions):
         call(backend="sdpa", is_causal=True, **positions)
 
 
+def test_sdpa_has_no_lse():
+    with refused(UnsupportedError, "backend='sdpa' cannot run this: it returns no log-sum-exp; use 'dense'..."):
+        call(attention_and_lse, backend="sdpa")
+
+
 def test_every_reason_is_given():
-    changes = lowered({"bias": True, "relative_values": True, "return_lse": True, "window": (1, 1)})
+    changes = lowered({"bias": True, "relative_values": True, "window": (1, 1)})
     with refused(UnsupportedError, "backend='sdpa' cannot run this: ...; ...; ...; ...; use 'dense'...") as caught:
-        call(backend="sdpa", **changes)
+        call(attention_and_lse, backend="sdpa", **changes)
     assert set(caught.value.reasons) == {"sdpa"}
     reasons = caught.value.reasons["sdpa"]
     assert sorted(reasons) == sorted(
@@ -139,17 +143,6 @@ def test_weights_before_any_is_dropped(came):
 def test_dropout_of_the_others(function, came):
     with refused(ValueError, f"dropout_p: got {came!r}; expected a probability between 0 and 1"):
         call(function, dropout_p=came)
-
-
-def test_weights_alone():
-    said = (
-        "return_lse: got True; expected False, for attention_weights gives the weights alone; take lse from "
-        "relative_attention"
-    )
-    with refused(ValueError, said):
-        call(attention_weights, return_lse=True)
-    with refused(TypeError, "return_lse: got 1; expected True or False"):
-        call(attention_weights, return_lse=1)
 
 
 @pytest.mark.parametrize("backend", sorted({*BACKENDS} - {"dense"}))

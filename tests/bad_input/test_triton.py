@@ -9,11 +9,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn import OffsetTable, ScoreTerms, ShawEmbedding, UnsupportedError, explain
-from relattn.api import request_of
 from relattn.backends.select import select
 from relattn.backends.triton.host import reasons, slow_place
 from relattn.errors import RelattnWarning
 from tests.bad_input.refusal import LK, LQ, B, D, H, call, ones, refused
+from tests.requests import request_of
 
 NO_GPU = "its kernels run on CUDA, and the query lies on cpu"
 

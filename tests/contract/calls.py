@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relattn import relative_attention
+from relattn import attention_and_lse
 from tests.contract.cases import CASES, EncodingCase
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
@@ -31,7 +31,7 @@ def self_attention(name: str, rng: np.random.Generator, length: int = 11, batch:
 
 def attend(subject: Subject, backend: str = "dense", **changes: Any) -> tuple[Tensor, Tensor]:
     """(output, lse) of the call with some arguments changed."""
-    return relative_attention(**{**subject.arguments(), **changes}, backend=backend, return_lse=True)
+    return attention_and_lse(**{**subject.arguments(), **changes}, backend=backend)
 
 
 def assert_equal(ours: Any, expected: Any, **tolerance: float) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relattn import OffsetTable, RelativeEncoding, ScoreTerms, relative_attention
+from relattn import OffsetTable, RelativeEncoding, ScoreTerms, attention_and_lse, relative_attention
 from tests import oracle, seeds
 from tests.contract.cases import EncodingCase, HandTable, Part, TermsCase
 from tests.contract.settings import Setting
@@ -56,7 +56,7 @@ class Subject:
         return reduce(add, [part.module for part in self.parts]) if self.parts else None
 
     def arguments(self) -> dict[str, Any]:
-        """Every argument of `relative_attention` but backend, dropout_p and return_lse."""
+        """Every argument of `relative_attention` but backend and dropout_p."""
         keywords = on_device(self.setting.torch_keywords(), self.device)
         if self.setting.has_float_mask:
             keywords["attn_mask"] = self.setting.shaped_mask(self.arrays["attn_mask"])
@@ -64,10 +64,11 @@ class Subject:
         return {**{name: self.arrays[name] for name in INPUTS}, **keywords, "encoding": self.encoding()}
 
     def run(self, backend: str, return_lse: bool = True) -> Any:
-        """relative_attention of it."""
+        """relative_attention of it, or attention_and_lse."""
         if self.setting.dropout_p:
             seeds.start_torch(self.setting.seed)
-        return relative_attention(**self.arguments(), backend=backend, return_lse=return_lse)
+        attend = attention_and_lse if return_lse else relative_attention
+        return attend(**self.arguments(), backend=backend)
 
     def numbers(self) -> dict[str, np.ndarray]:
         """The arrays in float64."""

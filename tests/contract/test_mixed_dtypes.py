@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn import relative_attention
+from relattn import attention_and_lse, relative_attention
 from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.check import accumulation_eps, check, numpy_of, sum_lengths
 from tests.contract.plain import magnitudes, plain_attention
@@ -62,7 +62,8 @@ def test_autocast_is_the_call_with_half_inputs(
     with torch.autocast("cpu", dtype=dtype):
         cast = subject.run(backend, return_lse)
     halves = {name: subject.arrays[name].to(dtype) for name in INPUTS}
-    by_hand = relative_attention(**{**subject.arguments(), **halves}, backend=backend, return_lse=return_lse)
+    attend = attention_and_lse if return_lse else relative_attention
+    by_hand = attend(**{**subject.arguments(), **halves}, backend=backend)
     for ours, expected in zip(cast, by_hand, strict=True) if return_lse else [(cast, by_hand)]:
         assert ours.dtype == expected.dtype
         assert torch.equal(ours, expected)

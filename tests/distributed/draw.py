@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import relattn
-from relattn import relative_attention
-from relattn.distributed import context_parallel_attention, join, ring_schedule, split
+from relattn import attention_and_lse
+from relattn.distributed import context_parallel_attention_and_lse, join, ring_schedule, split
 from relattn.distributed.layout import multiple
 from tests import seeds
 from tests.oracle import assert_within_budget, max_error
@@ -166,7 +166,7 @@ def _draw_masks(call: Drawn, rng: np.random.Generator, batch: int) -> None:
 
 def whole(call: Drawn, tensors: dict[str, Tensor], backend: str) -> Tensor:
     """O and lse of one process, in a row."""
-    return _attend(call, tensors, call.fixed, relative_attention, {"backend": backend})
+    return _attend(call, tensors, call.fixed, attention_and_lse, {"backend": backend})
 
 
 def shared(call: Drawn, mesh: DeviceMesh, tensors: dict[str, Tensor]) -> Tensor:
@@ -184,7 +184,7 @@ def shared(call: Drawn, mesh: DeviceMesh, tensors: dict[str, Tensor]) -> Tensor:
     own = {name: part(name, _Replicated.apply(tensor, mesh)) for name, tensor in tensors.items()}  # pyright: ignore[reportArgumentType]
     fixed = {name: part(name, tensor) for name, tensor in call.fixed.items()}
     how = {"mesh": mesh, "layout": call.layout, "rotate": call.rotate}
-    answer = _attend(call, own, fixed, context_parallel_attention, how)
+    answer = _attend(call, own, fixed, context_parallel_attention_and_lse, how)
     return join(answer, mesh, dim=2, layout=call.layout, length=call.lengths[0])
 
 
@@ -199,11 +199,11 @@ def _attend(
         name.removeprefix("encoding."): given.pop(name) for name in list(given) if name.startswith("encoding.")
     }
     if encoding is None:
-        output, lse = attend(query, key, value, return_lse=True, **given, **call.options, **how)
+        output, lse = attend(query, key, value, **given, **call.options, **how)
     else:
         encoding.to(query.dtype)
         with nn.utils.stateless._reparametrize_module(encoding, parameters):
-            output, lse = attend(query, key, value, encoding=encoding, return_lse=True, **given, **call.options, **how)
+            output, lse = attend(query, key, value, encoding=encoding, **given, **call.options, **how)
     return torch.cat([output, lse.masked_fill(lse == -torch.inf, 0.0).to(output.dtype).unsqueeze(-1)], -1)
 
 

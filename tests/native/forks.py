@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from relattn import ShawEmbedding, relative_attention
+from relattn import ShawEmbedding, attention_and_lse
 from tests import seeds
 
 
@@ -29,11 +29,11 @@ class Steps(Dataset[list[Tensor]]):
 
     def __getitem__(self, n: int) -> list[Tensor]:
         inputs = [one.clone().requires_grad_() for one in self.inputs[n]]
-        asked = {"encoding": self.encoding, "backend": "native", "return_lse": True}
-        output, lse = relative_attention(*inputs, **asked)
+        asked = {"encoding": self.encoding, "backend": "native"}
+        output, lse = attention_and_lse(*inputs, **asked)
         gradients = torch.autograd.grad(output.sin().sum() + lse.sum(), [*inputs, *self.encoding.parameters()])
         with torch.no_grad():
-            last, _ = relative_attention(inputs[0][:, :, -1:], *inputs[1:], query_position=599, **asked)
+            last, _ = attention_and_lse(inputs[0][:, :, -1:], *inputs[1:], query_position=599, **asked)
         return [output.detach(), lse.detach(), *gradients, last]
 
 

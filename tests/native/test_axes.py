@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, grid, relative_attention
+from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, attention_and_lse, grid, relative_attention
 from relattn.backends import problem_operator
 from relattn.backends.cpu import operator
 from relattn.backends.cpu.inputs import MOST_AXES
@@ -122,7 +122,7 @@ def test_every_number_of_threads_gives_the_same_bits(rng: np.random.Generator) -
 
     def found() -> list[Tensor]:
         asked = {"query_position": places, "key_position": places, "encoding": encoding}
-        output, lse = relative_attention(*inputs, **asked, backend="native", return_lse=True)
+        output, lse = attention_and_lse(*inputs, **asked, backend="native")
         return [
             output,
             lse,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import KeyQueryEmbedding, RelativeEmbedding, ShawEmbedding, relative_attention
+from relattn import KeyQueryEmbedding, RelativeEmbedding, ShawEmbedding, attention_and_lse, relative_attention
 from relattn.backends.cpu import operator
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula
@@ -132,9 +132,7 @@ def test_scores_are_those_of_float32(shaw: bool, instructions: str) -> None:
     def found(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         given: Any = [tensor.to(dtype) for tensor in (query, key, value)]
         with torch.no_grad():
-            return relative_attention(
-                *given, encoding=encoding.to(dtype), scale=0.0625, backend="native", return_lse=True
-            )
+            return attention_and_lse(*given, encoding=encoding.to(dtype), scale=0.0625, backend="native")
 
     (output, lse), (narrow, narrow_lse) = found(torch.float32), found(torch.bfloat16)
     assert torch.equal(lse, narrow_lse)

@@ -21,6 +21,7 @@ from relattn import (
     ScoreTerms,
     ShawEmbedding,
     T5Bias,
+    attention_and_lse,
     explain,
     relative_attention,
 )
@@ -77,8 +78,8 @@ def test_without_gradient_the_same_bits(start: int | Tensor) -> None:
     encoding, inputs = T5Bias(2), [torch.randn(2, 2, 30, 8, requires_grad=True) for _ in range(3)]
 
     def answers() -> list[Tensor]:
-        asked = {"encoding": encoding, "query_position": start, "backend": "native", "return_lse": True}
-        return list(relative_attention(*inputs, **asked))
+        asked = {"encoding": encoding, "query_position": start, "backend": "native"}
+        return list(attention_and_lse(*inputs, **asked))
 
     recorded = answers()
     with Listener() as listener:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, relative_attention
+from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, attention_and_lse, relative_attention
 from relattn.backends.cpu import operator
 from tests import seeds
 from tests.contract.cases import CASES, HandTable, TermsCase
@@ -185,7 +185,7 @@ def test_every_number_of_threads_gives_the_same_bits(kind: str, name: str, instr
 
     def found() -> list[Tensor]:
         asked = {"query_position": position, "key_position": position, "is_causal": True, "encoding": encoding}
-        output, lse = relative_attention(*inputs, **asked, backend="native", return_lse=True)
+        output, lse = attention_and_lse(*inputs, **asked, backend="native")
         return [output, lse, *torch.autograd.grad(output.sin().sum() + lse.cos().sum(), leaves)]
 
     assert_every_number_of_threads_gives_the_same_bits(found)
@@ -196,11 +196,11 @@ def test_every_number_of_threads_gives_the_same_bits(kind: str, name: str, instr
 def test_few_queries_split_over_threads_give_the_same_bits(kind: str, name: str, rng) -> None:
     encoding, query = ENCODINGS[name](), drawn(2, 4, 1, 8)
     key, value = (drawn(2, 4, 600, 8) for _ in range(2))
-    asked = {"encoding": encoding, "key_position": torch.from_numpy(LISTS[kind](rng, 600)), "return_lse": True}
+    asked = {"encoding": encoding, "key_position": torch.from_numpy(LISTS[kind](rng, 600))}
 
     @torch.no_grad()
     def found() -> list[Tensor]:
-        return list(relative_attention(query, key, value, query_position=500, backend="native", **asked))
+        return list(attention_and_lse(query, key, value, query_position=500, backend="native", **asked))
 
     assert operator.FEW_PAIRS_TO_SHARE <= 2 * 4 * 800
     assert_every_number_of_threads_gives_the_same_bits(found)
@@ -212,11 +212,11 @@ def test_a_call_with_a_gradient_and_one_without_give_the_same_bits(name: str, qu
     """Not for few queries: only without a gradient do they read the keys as they lie."""
     encoding, inputs = ENCODINGS[name](), [drawn(2, 4, n, 8) for n in (queries, 30, 30)]
     positions = {"query_position": torch.tensor(3), "key_position": torch.randint(0, 50, (2, 30))}
-    asked = {"encoding": encoding, **positions, "backend": "native", "return_lse": True}
+    asked = {"encoding": encoding, **positions, "backend": "native"}
     inputs[0].requires_grad_()
     with torch.no_grad():
-        plain = relative_attention(*inputs, **asked)
-    recorded = relative_attention(*inputs, **asked)
+        plain = attention_and_lse(*inputs, **asked)
+    recorded = attention_and_lse(*inputs, **asked)
     assert recorded[0].requires_grad and not plain[0].requires_grad
     assert all(torch.equal(one, other) for one, other in zip(recorded, plain, strict=True))
 
@@ -227,8 +227,8 @@ def test_empty_batches_and_lengths(sizes: tuple[int, int, int]) -> None:
     inputs = [drawn(batch, 4, length, 8, requires_grad=True) for length in (queries, keys, keys)]
     encoding = ENCODINGS["by head"]()
     assert encoding is not None
-    output, lse = relative_attention(
-        *inputs, encoding=encoding, query_position=torch.arange(queries), backend="native", return_lse=True,
+    output, lse = attention_and_lse(
+        *inputs, encoding=encoding, query_position=torch.arange(queries), backend="native",
         key_position=torch.arange(batch * keys).view(batch, keys), is_causal=True,
     )  # fmt: skip
     gradients = torch.autograd.grad(output.sum(), [*inputs, *encoding.parameters()])

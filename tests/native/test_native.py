@@ -21,6 +21,7 @@ from relattn import (
     ShawEmbedding,
     T5Bias,
     UnsupportedError,
+    attention_and_lse,
     explain,
     relative_attention,
 )
@@ -54,7 +55,7 @@ def drawn(*shape: int, requires_grad: bool = False) -> Tensor:
 
 def answers(encoding, inputs: list[Tensor], **asked) -> list[Tensor]:
     """Output, lse and every gradient."""
-    output, lse = relative_attention(*inputs, encoding=encoding, backend="native", return_lse=True, **asked)
+    output, lse = attention_and_lse(*inputs, encoding=encoding, backend="native", **asked)
     leaves = [*inputs, *([] if encoding is None else encoding.parameters())]
     return [output, lse, *torch.autograd.grad(output.sin().sum() + lse.cos().sum(), leaves)]
 
@@ -111,8 +112,8 @@ def test_few_queries_split_over_threads_give_the_same_bits() -> None:
 
     @torch.no_grad()
     def found() -> list[Tensor]:
-        asked = {"encoding": encoding, "query_position": 2999, "backend": "native", "return_lse": True}
-        return list(relative_attention(query, key, value, **asked))
+        asked = {"encoding": encoding, "query_position": 2999, "backend": "native"}
+        return list(attention_and_lse(query, key, value, **asked))
 
     assert_every_number_of_threads_gives_the_same_bits(found)
 

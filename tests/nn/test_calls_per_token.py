@@ -82,8 +82,8 @@ def calls() -> Iterator[Counter[str]]:
 
 
 def once(**others: int) -> dict[str, int]:
-    """Each once, but for `others`; what is never called is not in it."""
-    expected = {**dict.fromkeys(COUNTED, 1), **others}
+    """Each once, but for `others` and the check of a window that is not given; what is never called is not in it."""
+    expected = {**dict.fromkeys(COUNTED, 1), "check_window": 0, **others}
     return {name: count for name, count in expected.items() if count}
 
 
@@ -107,7 +107,7 @@ def test_a_token_whose_place_follows(name: str, cache: str, window: tuple[int, i
     for _ in range(3):
         with calls() as counts:
             attention(tokens(), is_causal=True, window=window, cache=held)
-        assert counts == once(position_of=0, check_terms=encodings)
+        assert counts == once(position_of=0, check_terms=encodings, check_window=int(window is not None))
 
 
 @torch.no_grad()
@@ -151,12 +151,12 @@ def test_a_token_through_the_conformers_layer(cache: str) -> None:
 @torch.no_grad()
 @every_encoding
 def test_a_pass_without_a_cache(name: str) -> None:
-    """Both positions are parsed, the queries' and the keys'."""
+    """Both positions are starts, which need no parsing."""
     make, encodings = ENCODINGS[name]
     attention = layer(make())
     with calls() as counts:
         attention(tokens(PROMPT), is_causal=True, window=(3, 0))
-    assert counts == once(place=0, position_of=2, check_terms=encodings)
+    assert counts == once(place=0, position_of=0, check_terms=encodings, check_window=1)
 
 
 @torch.no_grad()
@@ -166,7 +166,7 @@ def test_every_call_is_counted() -> None:
     positions = torch.arange(PROMPT)
     with calls() as counts:
         for start in (0, PROMPT):
-            attention(tokens(PROMPT), is_causal=True, query_position=positions + start, cache=held)
+            attention(tokens(PROMPT), is_causal=True, window=(9, 0), query_position=positions + start, cache=held)
     assert counts == dict.fromkeys(COUNTED, 2)
     with calls() as counts:
         limits(True, check_window((2, 0)))

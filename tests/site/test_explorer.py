@@ -80,7 +80,7 @@ def answers(name: str, values: list[Any], kind: str, length: int, causal: bool) 
     encoding = MADE["with_numbers"](MADE["CHOICES"][name].make(*values))
 
     def scores(one: relattn.RelativeEncoding | None) -> torch.Tensor:
-        _, lse = relattn.relative_attention(query, key, key, encoding=one, return_lse=True)
+        _, lse = relattn.attention_and_lse(query, key, key, encoding=one)
         return relattn.attention_weights(query, key, key, encoding=one).log() + lse[..., None]
 
     with torch.no_grad():

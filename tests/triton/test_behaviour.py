@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import attention_weights, relative_attention
+from relattn import attention_and_lse, attention_weights, relative_attention
 from tests import seeds
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES
@@ -36,7 +36,7 @@ def subject_of(name: str, device: str, rng: np.random.Generator, **changes: Any)
 
 def outcome(subject: Subject, **changes: Any) -> tuple[Tensor, ...]:
     """Output, lse and every gradient."""
-    answers = relative_attention(**{**subject.arguments(), **changes}, backend="triton", return_lse=True)
+    answers = attention_and_lse(**{**subject.arguments(), **changes}, backend="triton")
     weights = [torch.ones_like(answer).cumsum(-1) for answer in answers]
     found = torch.autograd.grad(answers, list(subject.arrays.values()), weights, materialize_grads=True)
     return (*answers, *found)
@@ -150,7 +150,7 @@ def dropping(device: str, rng: np.random.Generator, name: str = "relative_per_he
 
 def drop(subject: Subject, seed: int, p: float = P) -> tuple[Tensor, Tensor]:
     seeds.start_torch(seed)
-    return relative_attention(**subject.arguments(), backend="triton", dropout_p=p, return_lse=True)
+    return attention_and_lse(**subject.arguments(), backend="triton", dropout_p=p)
 
 
 @everywhere

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from relattn.backends.select import BACKENDS
-from relattn.call import checked, request
+from relattn.call import Options, checked, request
 from relattn.checks.positions import places_of
 from relattn.equation.philox import factors_of
 from relattn.equation.problem import Part, Problem
@@ -53,7 +53,7 @@ def problem_of(
     value = torch.eye(keys, device=device).expand(batch, heads[1], keys, keys)
     *tensors, of_batch = checked(query, key, value, True)
     places = places_of(query_position, 0, of_batch, lengths, query.device, limits(False, window))
-    problem = request(*tensors, of_batch, places, encoding=None).problem
+    problem = request(*tensors, of_batch, places, None, Options()).problem
     return problem.replace(dropout_p=p, seed=seed, part=part)
 
 

@@ -11,8 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from relattn import ShawEmbedding, T5Bias, relative_attention
-from relattn.api import request_of
+from relattn import ShawEmbedding, T5Bias, attention_and_lse, relative_attention
 from relattn.backends import problem_operator
 from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES
 from relattn.backends.triton import TritonBackend
@@ -24,6 +23,7 @@ from tests.contract.operators import assert_double_backward_is_refused, assert_v
 from tests.contract.places import Place, started
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
+from tests.requests import request_of
 from tests.triton import everywhere, one_order
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -116,8 +116,8 @@ def test_numbers_of_a_row_that_are_kept(given: tuple[str, ...], device: str) -> 
 @pytest.mark.parametrize("key_bias", [None, torch.arange(12.0).expand(1, 2, 12)], ids=["", "a key bias"])
 def test_lse_may_be_changed_in_place(key_bias: Tensor | None, device: str) -> None:
     inputs = [torch.randn(1, 2, 12, 8, device=device, requires_grad=True) for _ in range(3)]
-    given = {"key_bias": None if key_bias is None else key_bias.to(device), "return_lse": True, "backend": "triton"}
-    output, lse = relative_attention(*inputs, **given)
+    given = {"key_bias": None if key_bias is None else key_bias.to(device), "backend": "triton"}
+    output, lse = attention_and_lse(*inputs, **given)
     expected = torch.autograd.grad(output.sum(), inputs, retain_graph=True)
     with torch.no_grad():
         lse += 1.0

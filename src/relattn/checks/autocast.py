@@ -17,7 +17,7 @@ NARROWED = (torch.float32, torch.bfloat16, torch.float16)
 def is_autocast(tensor: Tensor) -> bool:
     """Whether torch.autocast is on for the tensor's device."""
     device = tensor.device.type
-    return _knows_autocast(device) and torch.is_autocast_enabled(device)
+    return (device in ("cpu", "cuda") or _knows_autocast(device)) and torch.is_autocast_enabled(device)
 
 
 @constant_in_graphs

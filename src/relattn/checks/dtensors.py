@@ -20,6 +20,7 @@ from relattn.interception import constant_in_graphs
 
 Output = TypeVar("Output")
 ORDINARY = (Tensor, nn.Parameter)
+"""No DTensors: to ask them no more keeps a call short."""
 
 
 def is_dtensor(tensor: Tensor) -> bool:

@@ -32,8 +32,6 @@ def position_of(
     Raises TypeError: for another type or dtype; ShapeError: for another shape; ValueError: for another device or a
     start beyond 2**60, where offsets could leave int64.
     """
-    if type(given) is int and -FAR < given < FAR:  # nearly every call gives these
-        return ContiguousPositions(given)
     if isinstance(given, (ContiguousPositions, ExplicitPositions)):
         given = given.start if isinstance(given, ContiguousPositions) else given.positions
     if isinstance(given, GridPositions):
@@ -67,6 +65,10 @@ def places_of(
 
     Raises ValueError: for axes that only one side has; and, naming the axis, what `position_of` raises.
     """
+    start, other = query_position, key_position
+    if type(start) is int and type(other) is int and -FAR < start < FAR and -FAR < other < FAR:  # nearly every call
+        sides = ContiguousPositions(start), ContiguousPositions(other)
+        return Places({SEQUENCE: Positions(*sides, *lengths, device, *within)})
     query, query_beside = side_of("query_position", query_position, batch, lengths[0], device)
     key, key_beside = side_of("key_position", key_position, batch, lengths[1], device)
     sequence = Positions(query, key, *lengths, device, *within)
@@ -89,7 +91,7 @@ def side_of(
 
 def sequence_and_others(given: object, start: int | None) -> tuple[object, dict[Any, object]]:
     """The caller's positions on the sequence (`start` if none is given) and on each other axis."""
-    if type(given) is int or not isinstance(given, Mapping):  # nearly every call gives the first, which is quick
+    if not isinstance(given, Mapping):
         return given, {}
     by_axis = dict(given)
     return by_axis.pop(SEQUENCE, start), by_axis

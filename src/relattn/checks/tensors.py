@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relattn.checks.dtensors import is_dtensor, refuse_spread_input
+from relattn.checks.dtensors import ORDINARY, is_dtensor, refuse_spread_input
 from relattn.checks.values import kind_of
 from relattn.errors import ShapeError
 
@@ -90,15 +90,17 @@ def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
     """A float tensor [..., heads, length, width], of the query's dtype and device."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {kind_of(tensor)}; expected a tensor [batch, heads, length, width]")
-    if is_dtensor(tensor):
+    if type(tensor) not in ORDINARY and is_dtensor(tensor):
         refuse_spread_input(name, tensor)
-    check_layout(name, tensor, PADDED)
+    if tensor.is_nested or tensor.layout != torch.strided:
+        check_layout(name, tensor, PADDED)
     if tensor.dim() < 3:
         raise ShapeError(
             f"{name}: got shape {shape(tensor)}; expected [..., heads, length, width], such as four axes [batch, "
             "heads, length, width]; give one head an axis of its own with .unsqueeze(-3)"
         )
-    check_float(name, tensor)
+    if tensor.dtype not in FLOAT_DTYPES:
+        check_float(name, tensor)
     if tensor.dtype != query.dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {query.dtype}, the query's; convert with .to()")
     if tensor.device != query.device:
@@ -155,10 +157,8 @@ def check_boolean(key_mask: object) -> None:
     check_layout("key_mask", key_mask)
 
 
-def check_key_mask(key_mask: Tensor | None, batch: Sequence[int], key: Tensor) -> None:
+def check_key_mask(key_mask: Tensor, batch: Sequence[int], key: Tensor) -> None:
     """A boolean [*B, Lk], True where a key is kept."""
-    if key_mask is None:
-        return
     check_boolean(key_mask)
     expected = (*batch, key.shape[-2])
     if not has_shape(key_mask, expected):
@@ -172,12 +172,8 @@ def check_key_mask(key_mask: Tensor | None, batch: Sequence[int], key: Tensor) -
         )
 
 
-def check_segments(
-    segment_ids: object, batch: Sequence[int], query: Tensor, key: Tensor
-) -> tuple[Tensor, Tensor] | None:
+def check_segments(segment_ids: object, batch: Sequence[int], query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Integer ids [*B, L] for both sides, or a pair ([*B, Lq], [*B, Lk]); returns the pair."""
-    if segment_ids is None:
-        return None
     pair = tuple(segment_ids) if isinstance(segment_ids, (tuple, list)) else (segment_ids, segment_ids)
     if len(pair) != 2:
         raise ValueError(
@@ -202,10 +198,8 @@ def check_segments(
     return pair  # pyright: ignore[reportReturnType]
 
 
-def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tensor, key: Tensor) -> None:
+def check_attn_mask(attn_mask: Tensor, batch: Sequence[int], query: Tensor, key: Tensor) -> None:
     """Boolean (True attends) or float (added), broadcastable to [*B, Hq, Lq, Lk]."""
-    if attn_mask is None:
-        return
     if not isinstance(attn_mask, Tensor):
         raise TypeError(f"attn_mask: got {kind_of(attn_mask)}; expected a boolean or float tensor")
     check_layout("attn_mask", attn_mask)

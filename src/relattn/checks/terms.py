@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from relattn.checks.dtensors import heads_elsewhere, is_dtensor, refuse_spread
+from relattn.checks.dtensors import ORDINARY, heads_elsewhere, is_dtensor, refuse_spread
 from relattn.checks.tensors import heads_after_length, shape
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -91,7 +91,8 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
         raise ShapeError(
             f"{name}: got width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; {way_out}"
         )
-    check_kind(name, values, query)
+    if type(values) not in ORDINARY or values.dtype != query.dtype or values.device != query.device:
+        check_kind(name, values, query)
 
 
 def check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
@@ -119,7 +120,7 @@ def _check_visible(
     if positions.query_length == 0 or positions.key_length == 0:
         return
     first, last = positions.visible
-    lowest, highest = table.first, table.first + table.num_rows - 1
+    lowest, highest = table.first, table.first + table.values.shape[1] - 1
     if not (isinstance(first, Tensor) or isinstance(last, Tensor) or isinstance(lowest, Tensor)):
         if first <= last and (first < lowest or last > highest):
             blamed, way_out = out_of_rows(name, positions)

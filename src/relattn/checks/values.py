@@ -94,13 +94,13 @@ def check_probability(name: str, value: object) -> float:
     return number
 
 
-def check_scale(scale: object) -> float | None:
-    """A finite number, as a plain number, or None.
+def check_scale(scale: object) -> float:
+    """A finite number, as a plain number.
 
     Raises ValueError: for anything else.
     """
-    number = None if scale is None else as_finite(scale)
-    if number is None and scale is not None:
+    number = as_finite(scale)
+    if number is None:
         raise ValueError(f"scale: got {came(scale)}; expected a finite number, or None for 1/sqrt(width)")
     return number
 

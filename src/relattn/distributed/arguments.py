@@ -52,7 +52,7 @@ def agree_on_arguments(group: Group, check: Callable[[], Arguments], dropout_p: 
         call.query_positions.described(), call.key_positions.described(), call.within,
         call.key_mask is None, call.segments is None, None if call.key_bias is None else call.key_bias.shape[:2],
         call.attn_mask is None, None if arguments.sinks is None else arguments.sinks.dim(),
-        sorted(call.others.items()), call.query.dtype, arguments.backend, arguments.return_lse,
+        call.options, call.query.dtype, arguments.backend, arguments.return_lse,
         _facts_of_gradients(call),
     )  # fmt: skip
     seeds = agree(
@@ -68,7 +68,7 @@ _LENGTHS = (
 """The lengths of a rank's part."""
 _OTHERS = (
     "encoding", "layout", "rotate", "query_position", "key_position", "is_causal, window", "key_mask", "segment_ids",
-    "key_bias", "attn_mask", "sinks", "softcap, dropout_p, scale", "query's dtype", "backend", "return_lse",
+    "key_bias", "attn_mask", "sinks", "softcap, dropout_p, scale", "query's dtype", "backend", "the function",
     "grad mode and what requires a gradient",
 )  # fmt: skip
 """Other arguments that must be the same on all ranks, by name."""

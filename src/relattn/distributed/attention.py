@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from relattn.backends.select import check_backend, select
-from relattn.call import AttentionMask, Segments, checked
+from relattn.call import AttentionMask, Options, Segments, checked
 from relattn.checks.autocast import without_autocast
 from relattn.checks.positions import check_window
 from relattn.checks.tensors import check_key_mask, check_segments
@@ -69,8 +69,7 @@ def context_parallel_attention(
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq n"] | None = None,
     backend: str = "auto",
-    return_lse: bool = False,
-) -> Float[Tensor, "*B Hq n Dv"] | tuple[Float[Tensor, "*B Hq n Dv"], Float[Tensor, "*B Hq n"]]:
+) -> Float[Tensor, "*B Hq n Dv"]:
     """relative_attention of a sequence whose parts the ranks of a mesh hold: every tensor is the rank's part.
 
     It is the same equation, with the same numbers up to rounding. The gradients by query, key and value are those of
@@ -79,7 +78,7 @@ def context_parallel_attention(
     these ranks.
 
     query, key, value, is_causal, scale, enable_gqa, window, key_mask, segment_ids: as in `relative_attention`.
-    key_bias, softcap, sinks, return_lse: as there.
+    key_bias, softcap, sinks: as there.
     mesh: a DeviceMesh of one dimension. layout: the pieces that a rank holds, as `split` cuts them. "zigzag" gives all
         ranks the same number of pairs under causality. With "contiguous" a window reaches only the neighbours.
     rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time.
@@ -100,19 +99,56 @@ def context_parallel_attention(
 
     Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); zigzag as in PyTorch's head-tail sharding.
     """
-    group = Group(mesh)
-    arguments = agree_on_arguments(
-        group,
-        lambda: _arguments(
-            group, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, layout=layout, rotate=rotate,
-            encoding=encoding, query_position=query_position, key_position=key_position, window=window,
-            key_mask=key_mask, segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks,
-            backend=backend, return_lse=return_lse,
-        ).with_prepared_keys(),
-        dropout_p,
+    options = Options(
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
-    with without_autocast(arguments.call.query):
-        return _answer(arguments)
+    return _attend(
+        mesh, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position, options
+    )[0]
+
+
+@_outside_of_graphs
+def context_parallel_attention_and_lse(
+    query: Float[Tensor, "*B Hq n D"],
+    key: Float[Tensor, "*B Hk m D"],
+    value: Float[Tensor, "*B Hk m Dv"],
+    attn_mask: AttentionMask | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    mesh: DeviceMesh,
+    layout: Layout = "zigzag",
+    rotate: Rotate | Literal["auto"] = "auto",
+    encoding: RelativeEncoding | ScoreTerms | None = None,
+    query_position: PositionsLike = 0,
+    key_position: PositionsLike = 0,
+    window: Window | None = None,
+    key_mask: Bool[Tensor, "*B m"] | None = None,
+    segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq m"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq n"] | None = None,
+    backend: str = "auto",
+) -> tuple[Float[Tensor, "*B Hq n Dv"], Float[Tensor, "*B Hq n"]]:
+    """attention_and_lse of a sequence whose parts the ranks of a mesh hold: O and lse [*B, Hq, n] of a rank's queries.
+
+    query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `context_parallel_attention`.
+    attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
+    dropout_p, mesh, layout, rotate, backend: as there.
+
+    It raises what `context_parallel_attention` raises.
+    """
+    options = Options(
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+    )  # fmt: skip
+    return _attend(
+        mesh, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position, options,
+        return_lse=True,
+    )  # fmt: skip
 
 
 def explain(
@@ -138,7 +174,6 @@ def explain(
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq n"] | None = None,
     backend: str = "auto",
-    return_lse: bool = False,
 ) -> Choice:
     """How `context_parallel_attention` with these arguments sends what the ranks need, and why not in another way.
 
@@ -147,16 +182,47 @@ def explain(
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `context_parallel_attention`.
     attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
-    dropout_p, mesh, layout, rotate, backend, return_lse: as there.
+    dropout_p, mesh, layout, rotate, backend: as there.
     """
-    group = Group(mesh)
+    options = Options(
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+    )  # fmt: skip
     arguments = _arguments(
-        group, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, layout=layout, rotate=rotate,
-        encoding=encoding, query_position=query_position, key_position=key_position, window=window,
-        key_mask=key_mask, segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks,
-        backend=backend, return_lse=return_lse,
+        Group(mesh), query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position,
+        options,
     )  # fmt: skip
     return choose(arguments.call, arguments.rotate)
+
+
+def _attend(
+    mesh: DeviceMesh,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    enable_gqa: bool,
+    layout: Layout,
+    rotate: Rotate | Literal["auto"],
+    encoding: RelativeEncoding | ScoreTerms | None,
+    query_position: PositionsLike,
+    key_position: PositionsLike,
+    options: Options,
+    *,
+    return_lse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """O and lse, once all ranks have arguments that agree. return_lse: whether the caller gets lse."""
+    group = Group(mesh)
+    arguments = agree_on_arguments(
+        group,
+        lambda: _arguments(
+            group, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position,
+            options, return_lse=return_lse,
+        ).with_prepared_keys(),
+        options.dropout_p,
+    )  # fmt: skip
+    with without_autocast(arguments.call.query):
+        return _answer(arguments)
 
 
 def _arguments(
@@ -164,38 +230,33 @@ def _arguments(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
     is_causal: bool,
-    scale: float | None,
     enable_gqa: bool,
-    *,
     layout: Layout,
     rotate: Rotate | Literal["auto"],
     encoding: RelativeEncoding | ScoreTerms | None,
     query_position: PositionsLike,
     key_position: PositionsLike,
-    window: Window | None,
-    key_mask: Tensor | None,
-    segment_ids: Segments | None,
-    key_bias: Tensor | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    backend: str,
-    return_lse: bool,
+    options: Options,
+    *,
+    return_lse: bool = False,
 ) -> Arguments:
     """The arguments with one batch axis, checked as far as one rank can check them."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
-    check_flag("return_lse", return_lse)
     check_choice("layout", layout, LAYOUTS)
     check_choice("rotate", rotate, ("auto", *ROTATES))
-    check_backend(backend)
+    check_backend(options.backend)
     lengths = query.shape[2], key.shape[2]
     for name, length in zip(("query", "key"), lengths, strict=True):
         check_part(name, length, layout)
-    check_key_mask(key_mask, batch, key)
-    segments = check_segments(segment_ids, batch, query, key)
+    if (key_mask := options.key_mask) is not None:
+        check_key_mask(key_mask, batch, key)
+    segments = None if options.segment_ids is None else check_segments(options.segment_ids, batch, query, key)
+    key_bias, sinks = options.key_bias, options.sinks
+    for_all = Options(
+        softcap=options.softcap, dropout_p=check_probability("dropout_p", options.dropout_p), scale=options.scale
+    )
 
     def side(name: str, position: PositionsLike, length: int) -> SplitPositions:
         own = pieces(group.rank, group.world, length, layout)
@@ -205,19 +266,20 @@ def _arguments(
     key_positions = side("key_position", key_position, lengths[1])
     call = Call(
         group, layout, query, key, value, batch, query_positions, key_positions,
-        limits(is_causal, check_window(window)), encoding, attn_mask,
+        limits(is_causal, check_window(options.window)), encoding, options.attn_mask,
         None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
         None if segments is None else (segments[0].reshape(-1, lengths[0]), segments[1].reshape(-1, lengths[1])),
         None if key_bias is None else check_key_bias(key_bias, batch, query, key),
-        {"softcap": softcap, "dropout_p": check_probability("dropout_p", dropout_p), "scale": scale},
+        for_all,
     )  # fmt: skip
     check_whole_rows(call)
     choose(call, rotate)  # it refuses impossible combinations
-    return Arguments(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
+    sinks = None if sinks is None else check_sinks(sinks, batch, query)
+    return Arguments(call, rotate, options.backend, sinks, return_lse)
 
 
-def _answer(arguments: Arguments) -> Tensor | tuple[Tensor, Tensor]:
-    """O, and lse if wanted, with the caller's axes."""
+def _answer(arguments: Arguments) -> tuple[Tensor, Tensor]:
+    """O and lse, with the caller's axes."""
     call = arguments.call
     keys = gathered(call)
     choice = choose(call, arguments.rotate)
@@ -234,8 +296,9 @@ def _answer(arguments: Arguments) -> Tensor | tuple[Tensor, Tensor]:
         output, lse = gathering.all_gather(call, problems, arguments.backend)
     if arguments.sinks is not None:
         output = (output * share(lse, arguments.sinks)).to(call.query.dtype)
-    output, lse = (answer if len(call.batch) == 1 else answer.unflatten(0, call.batch) for answer in (output, lse))
-    return (output, lse) if arguments.return_lse else output
+    if len(call.batch) == 1:
+        return output, lse
+    return output.unflatten(0, call.batch), lse.unflatten(0, call.batch)
 
 
 def _checked(problems: list[Problem], choice: Choice, backend: str) -> list[Problem]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn.call import request
+from relattn.call import Options, request
 from relattn.checks.positions import places_beside
 from relattn.checks.tensors import check_attn_mask
 from relattn.distributed.group import Group
@@ -32,8 +30,8 @@ class Call:
 
     query [B, Hq, n, D], key [B, Hk, m, D], value [B, Hk, m, Dv]: the parts. batch: the caller's axes before the heads.
     query_positions, key_positions: where they stand. within: the limits of the offset. key_mask [B, m], segments
-        ([B, n], [B, m]) and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `call.request`
-        that are the same for all pieces. seed: the seed of dropout.
+        ([B, n], [B, m]) and key_bias [B or 1, Hq or 1, m]: those of the part. options: softcap, dropout_p and
+        scale, which are the same for all pieces. seed: the seed of dropout.
     """
 
     group: Group
@@ -50,7 +48,7 @@ class Call:
     key_mask: Bool[Tensor, "B m"] | None
     segments: tuple[Int[Tensor, "B n"], Int[Tensor, "B m"]] | None
     key_bias: Float[Tensor, "#B #Hq m"] | None
-    others: Mapping[str, Any]
+    options: Options
     seed: int | None = None
 
     def own(self, length: int) -> tuple[Piece, ...]:
@@ -149,10 +147,11 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
         encoding = _cut(encoding, piece)
     if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
         mask = mask[..., piece.here(), :]
+    places = _places(where, keys.positions, query, key, call.within)
+    options = call.options._replace(attn_mask=mask)
     problem = request(
-        query, key, value, call.batch, _places(where, keys.positions, query, key, call.within), encoding=encoding,
-        keys_are_prepared=True, attn_mask=mask, return_lse=True, **call.others,
-    ).problem  # fmt: skip
+        query, key, value, call.batch, places, encoding, options, keys_are_prepared=True, return_lse=True
+    ).problem
     segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
     return problem.replace(
         mask=problem.mask._replace(key_mask=keys.key_mask, segments=segments),
@@ -167,7 +166,8 @@ def check_whole_rows(call: Call) -> None:
 
     Raises ShapeError: for others, such as those of the whole sequence: its first rows would be taken for this rank's.
     """
-    check_attn_mask(call.attn_mask, call.batch, call.query, call.keys_of_all()[0])
+    if call.attn_mask is not None:
+        check_attn_mask(call.attn_mask, call.batch, call.query, call.keys_of_all()[0])
     if isinstance(call.encoding, ScoreTerms):
         _check_rows(call.encoding, call)
 

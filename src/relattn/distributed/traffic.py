@@ -92,7 +92,7 @@ def ulysses(
 
     relative_width: Dr, the widths of an encoding's own relative queries, added up over the axes; 0 where it has none.
     output_size: bytes of a number of the output if it differs from the inputs, as with sinks; None: as the inputs.
-        reads_lse: whether a loss uses lse (return_lse, sinks). If not, it has no gradient that could be sent.
+        reads_lse: whether a loss uses lse, of the caller or by sinks. If not, it has no gradient that could be sent.
     """
     rows = sizes.batch * sizes.query_heads * sizes.queries
     output = rows * sizes.value_width * (sizes.size if output_size is None else output_size)

@@ -54,17 +54,17 @@ class RelativeEncoding(nn.Module, ABC):
         that is not named is shared by the heads. All are shared where `num_heads` is None.
     split: how processes share the heads; `relattn.distributed.HeadwiseParallel` sets it. None: one process has all
         heads.
+    rewrites_keys: whether it has its own `prepare_keys`. Then a sum cannot multiply relative queries with those keys.
     """
 
     axes: tuple[str, ...] = ON_SEQUENCE
     has_tables = True
     head_axes: Mapping[str, int] = MappingProxyType({})
     split: Split | None = None
+    rewrites_keys: bool = False
 
-    @property
-    def rewrites_keys(self) -> bool:
-        """Whether it has its own `prepare_keys`: then a sum cannot multiply relative queries with those keys."""
-        return type(self).prepare_keys is not RelativeEncoding.prepare_keys
+    def __init_subclass__(cls) -> None:
+        cls.rewrites_keys = cls.prepare_keys is not RelativeEncoding.prepare_keys
 
     def prepare_keys(
         self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
@@ -150,7 +150,8 @@ def _prepared(
     missing = [axis for axis in encoding.axes if axis not in key_places]
     if missing:
         raise ValueError(f"key_position: got no axis {missing[0]!r}; expected where the keys stand on it")
-    encoding = _own(encoding)
+    if encoding.split is not None:
+        encoding = encoding.split.own(encoding)
     with without_autocast(key):
         of_sequence = encoding.axes == ON_SEQUENCE
         try:
@@ -190,9 +191,12 @@ def _lowered(
 ) -> ScoreTerms:
     """`lower` without autocast."""
     if isinstance(encoding, EncodingSum):
-        parts = [operand(_lowered, query, key, value, places) for operand in encoding.encodings]
+        parts: list[ScoreTerms] = []
+        for operand in encoding.operands:
+            parts.append(operand(_lowered, query, key, value, places))
         return encoding.added(parts, query, places.sequence)
-    encoding = _own(encoding)
+    if encoding.split is not None:
+        encoding = encoding.split.own(encoding)
     axes, positions = encoding.axes, places.sequence
     if axes != ON_SEQUENCE:
         who = _name(encoding)
@@ -208,11 +212,6 @@ def _lowered(
     if axes == ON_SEQUENCE:
         return terms
     return _zeroed_outside(terms, positions).on(*axes)
-
-
-def _own(encoding: RelativeEncoding) -> RelativeEncoding:
-    """The encoding of the heads that this process has."""
-    return encoding if encoding.split is None else encoding.split.own(encoding)
 
 
 def _refuse_spread_parameters(encoding: RelativeEncoding) -> None:
@@ -301,13 +300,8 @@ class OnAxis(RelativeEncoding):
             )
         if not isinstance(axis, str) or not axis or axis == SEQUENCE:
             raise ValueError(f"{name}.on: got {axis!r}; expected the name of an axis other than 'sequence'")
-        self.encoding = encoding
+        self.encoding, self.rewrites_keys = encoding, encoding.rewrites_keys
         self.axes = (axis,)
-
-    @property
-    def rewrites_keys(self) -> bool:
-        """Whether the encoding does."""
-        return self.encoding.rewrites_keys
 
     def prepare_keys(
         self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
@@ -348,11 +342,12 @@ class EncodingSum(RelativeEncoding):
         operands: list[RelativeEncoding] = []
         for encoding in encodings:
             operands.extend(encoding.encodings if isinstance(encoding, EncodingSum) else [encoding])
-        if [operand.rewrites_keys for operand in operands].count(True) > 1:
+        rotations = [operand.rewrites_keys for operand in operands].count(True)
+        if rotations > 1:
             raise UnsupportedError(
                 "sum of encodings: two operands rotate the queries and keys; no paper defines that, keep one of them"
             )
-        self.operands = nn.ModuleList(operands)
+        self.operands, self.rewrites_keys = nn.ModuleList(operands), rotations == 1
 
     @property
     def axes(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -390,11 +385,6 @@ class EncodingSum(RelativeEncoding):
                 "which no paper defines"
             )
         return combined
-
-    @property
-    def rewrites_keys(self) -> bool:
-        """Whether an operand has its own `prepare_keys`."""
-        return any(operand.rewrites_keys for operand in self.encodings)
 
     @property
     def encodings(self) -> list[RelativeEncoding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.positions import Positions
 
 Beyond = Literal["clamp", "zero", "error"]
+BEYOND = get_args(Beyond)
 
 
 def wide(values: Tensor) -> Tensor:
@@ -53,8 +54,10 @@ class OffsetTable:
     beyond: Beyond = "error"
 
     def __post_init__(self) -> None:
-        _check_values(self.values)
-        check_choice("OffsetTable beyond", self.beyond, ("clamp", "zero", "error"))
+        if not isinstance(self.values, Tensor) or self.values.dim() not in (2, 3) or self.values.shape[1] == 0:
+            _refuse_values(self.values)
+        if self.beyond not in BEYOND:
+            check_choice("OffsetTable beyond", self.beyond, BEYOND)
         if type(self.first) is not int:  # nearly every table has one
             _check_first(self.first)
         if isinstance(self.first, Tensor) and self.beyond != "error":
@@ -96,10 +99,11 @@ class OffsetTable:
             return self
         if torch.compiler.is_compiling() and not are_fixed(first, count):
             return self
-        if first <= self.first and first + count >= self.first + self.num_rows:
+        rows = self.values.shape[1]
+        if first <= self.first and first + count >= self.first + rows:
             return self
-        start = min(max(first - self.first, 0), self.num_rows - 1)
-        end = min(max(first + count - self.first, start + 1), self.num_rows)
+        start = min(max(first - self.first, 0), rows - 1)
+        end = min(max(first + count - self.first, start + 1), rows)
         return OffsetTable(self.values[:, start:end], self.first + start, self.beyond)
 
     def rows_met_by(self, positions: Positions) -> OffsetTable:
@@ -136,15 +140,14 @@ class OffsetTable:
         return self if self.values.dtype == dtype else OffsetTable(self.values.to(dtype), self.first, self.beyond)
 
 
-def _check_values(values: object) -> None:
+def _refuse_values(values: object) -> NoReturn:
     if not isinstance(values, Tensor) or values.dim() not in (2, 3):
         came = list(values.shape) if isinstance(values, Tensor) else kind_of(values)
         raise TypeError(
             f"OffsetTable values: got {came}; expected a tensor [heads or 1, rows, width] (or [heads or 1, rows] for a "
             "bias)"
         )
-    if values.shape[1] == 0:
-        raise ValueError(f"OffsetTable values: got shape {list(values.shape)}; expected at least one row")
+    raise ValueError(f"OffsetTable values: got shape {list(values.shape)}; expected at least one row")
 
 
 def _check_first(first: object) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.api import attention_weights
+from relattn.api import attention_and_lse, attention_weights
 from relattn.equation.tables import wide
 from relattn.equation.terms import ScoreTerms
 from relattn.hf import interface
@@ -57,8 +57,8 @@ def _attended(
     module: nn.Module, query: Float[Tensor, "B H Lq D"], keys: Keys, scale: float | None, dropout_p: float
 ) -> tuple[Float[Tensor, "B H Lq Dv"], Float[Tensor, "B H Lq"]]:
     """O and lse of one set. Where a query sees no key, lse is the lowest number: differences of -inf are undefined."""
-    output, lse = interface.relative_attention(
-        query, keys.key, keys.value, dropout_p=dropout_p, scale=scale, encoding=keys.terms, return_lse=True,
+    output, lse = attention_and_lse(
+        query, keys.key, keys.value, dropout_p=dropout_p, scale=scale, encoding=keys.terms,
         backend=getattr(module, "relattn_backend", "auto"), **keys.structure.keywords(),
     )  # fmt: skip
     return output, lse.masked_fill(lse.isneginf(), torch.finfo(lse.dtype).min)

@@ -77,7 +77,8 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     ) -> None:
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {kind_of(encoding)}; expected a layer of relattn.keras or None")
-        check_scale(scale)
+        if scale is not None:
+            check_scale(scale)
         if query_block is not None:
             query_block = check_size("query_block", query_block)
         beside = "an encoding" if encoding is not None else "query_block"

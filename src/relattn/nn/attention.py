@@ -57,7 +57,7 @@ class RelativeMultiheadAttention(ProjectedAttention):
         head_dim = check_size("head_dim", head_dim)
         key_width = embed_dim if kdim is None else check_size("kdim", kdim)
         value_width = embed_dim if vdim is None else check_size("vdim", vdim)
-        dropout, scale = check_probability("dropout", dropout), check_scale(scale)
+        dropout, scale = check_probability("dropout", dropout), None if scale is None else check_scale(scale)
         check_flag("bias", bias)
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
             way_out = ""

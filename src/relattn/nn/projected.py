@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import update_wrapper
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from relattn.api import request_of
-from relattn.call import AttentionMask, Segments, checked, request
+from relattn.call import AttentionMask, Options, Segments, checked, request, request_of
 from relattn.checks.autocast import is_autocast
 from relattn.checks.dtensors import check_split_alike, outliving
 from relattn.checks.positions import check_window, places_beside, side_of
-from relattn.checks.tensors import PADDED, check_float, check_layout, shape
+from relattn.checks.tensors import FLOAT_DTYPES, PADDED, check_float, check_layout, shape
 from relattn.checks.values import check_flag, kind_of
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.equation.problem import Part
@@ -107,7 +106,8 @@ class ProjectedAttention(nn.Module):
         Raises ShapeError, TypeError, ValueError: for inputs that do not fit; UnsupportedError: for need_weights=True.
         The cache is then as it was.
         """
-        _check_weights_are_not_needed(need_weights)
+        if need_weights is not False:
+            _refuse_weights(need_weights)
         if key is None and value is not None:
             raise ValueError("value: came without key; give key as well (value defaults to key, not the reverse)")
         check_split_alike(self, self.q_proj)
@@ -121,18 +121,24 @@ class ProjectedAttention(nn.Module):
                     "would hold keys of its own; decode with a layer that is not"
                 )
             check_flag("is_causal", is_causal)
-            within = limits(is_causal, _rolling_window(check_window(window), is_causal, cache))
+            window = None if window is None else check_window(window)
+            within = limits(
+                is_causal, window if cache.max_length is None else _rolling_window(window, is_causal, cache)
+            )
             with cache.serving(self, self.encoding):
                 places = self._placed(cache, query, q, query_position, within)
                 keys, values = cache.keys, cache.values
                 assert keys is not None and values is not None
-                output, _ = request(
-                    *checked(q, keys, values, enable_gqa), places, encoding=self.encoding,
-                    keys_are_prepared=True, attn_mask=held_attn_mask(attn_mask, cache),
-                    key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
-                    key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,
-                    dropout_p=dropout_p, scale=self.scale, backend=self.backend,
-                ).with_dropout_origin(self.own_heads).run()  # fmt: skip
+                options = Options(
+                    attn_mask=None if attn_mask is None else held_attn_mask(attn_mask, cache),
+                    key_mask=None if key_mask is None else held_key_mask(key_mask, cache),
+                    segment_ids=None if segment_ids is None else held_segments(segment_ids, q.shape[2], cache),
+                    key_bias=None if key_bias is None else held_key_bias(key_bias, cache),
+                    softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=self.scale, backend=self.backend,
+                )  # fmt: skip
+                tensors = checked(q, keys, values, enable_gqa)
+                asked = request(*tensors, places, self.encoding, options, keys_are_prepared=True)
+                output, _ = asked.with_dropout_origin(self.own_heads).run()
         else:
             key = query if key is None else key
             k, v = self._keys_and_values(key, value)
@@ -140,13 +146,20 @@ class ProjectedAttention(nn.Module):
                 raise ShapeError(
                     f"key: got batch {key.shape[0]} ({shape(key)}) beside query {shape(query)}; expected the same"
                 )
-            attend = self._attend if self.attend_parts is None else self.attend_parts
-            output = attend(
-                q, k, v, attn_mask, dropout_p, is_causal, self.scale, enable_gqa, encoding=self.encoding,
-                query_position=0 if query_position is None else query_position,
-                key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
-                segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=self.backend,
+            options = Options(
+                attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
+                softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=self.scale, backend=self.backend,
             )  # fmt: skip
+            query_position = 0 if query_position is None else query_position
+            key_position = 0 if key_position is None else key_position
+            if self.attend_parts is None:
+                asked = request_of(q, k, v, is_causal, enable_gqa, self.encoding, query_position, key_position, options)
+                output, _ = asked.with_dropout_origin(self.own_heads).run()
+            else:
+                output = self.attend_parts(
+                    q, k, v, is_causal=is_causal, enable_gqa=enable_gqa, encoding=self.encoding,
+                    query_position=query_position, key_position=key_position, **options._asdict(),
+                )  # fmt: skip
         return outliving(self, self.out_proj(output.transpose(1, 2).flatten(2)))
 
     def _slow_forward(self, *_: object, **__: object) -> None:
@@ -179,10 +192,6 @@ class ProjectedAttention(nn.Module):
             cache.keep(k, v, place, beside)
         return cache
 
-    def _attend(self, *args: Any, **kwargs: Any) -> Float[Tensor, "B H Lq Dv"]:
-        """relative_attention for the heads that this process computes."""
-        return request_of(*args, **kwargs).with_dropout_origin(self.own_heads).run()[0]
-
     def _keys_and_values(
         self, key: Float[Tensor, "B Lk kdim"], value: Float[Tensor, "B Lk vdim"] | None
     ) -> tuple[Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"]]:
@@ -203,10 +212,12 @@ class ProjectedAttention(nn.Module):
         expected = f"a tensor [batch, length, {width}]"
         if not isinstance(features, Tensor):
             raise TypeError(f"{name}: got {kind_of(features)}; expected {expected}")
-        check_layout(name, features, PADDED)
+        if features.is_nested or features.layout != torch.strided:
+            check_layout(name, features, PADDED)
         if features.dim() != 3 or features.shape[2] != width:
             raise ShapeError(f"{name}: got shape {shape(features)}; expected {expected}")
-        check_float(name, features)
+        if features.dtype not in FLOAT_DTYPES:
+            check_float(name, features)
         try:
             projected = projection(features)
         except Exception:
@@ -259,14 +270,13 @@ def _refuse_other_kind(name: str, features: Tensor, projection: nn.Module) -> No
         )
 
 
-def _check_weights_are_not_needed(need_weights: object) -> None:
+def _refuse_weights(need_weights: object) -> NoReturn:
     """torch.nn.MultiheadAttention's need_weights; this layer only has False."""
     check_flag("need_weights", need_weights)
-    if need_weights:
-        raise UnsupportedError(
-            "need_weights: got True; expected False, for the layer returns its output alone; relattn.attention_weights "
-            "gives the weights for the same query, key and encoding, head by head"
-        )
+    raise UnsupportedError(
+        "need_weights: got True; expected False, for the layer returns its output alone; relattn.attention_weights "
+        "gives the weights for the same query, key and encoding, head by head"
+    )
 
 
 def _check_cache(cache: object, key: object, key_position: object) -> None:
@@ -298,8 +308,7 @@ def _positions_of_queries(
 
 def _rolling_window(window: Window | None, is_causal: bool, cache: KVCache) -> Window | None:
     """The window that both the caller and a rolling cache set."""
-    if cache.max_length is None:
-        return window
+    assert cache.max_length is not None
     left, right = (None, None) if window is None else window
     if right and not is_causal:
         raise ValueError(

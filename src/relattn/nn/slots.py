@@ -11,10 +11,8 @@ from relattn.errors import ShapeError
 from relattn.nn.cache import KVCache
 
 
-def held_key_mask(key_mask: Bool[Tensor, "B slots"] | None, cache: KVCache) -> Bool[Tensor, "B L"] | None:
+def held_key_mask(key_mask: Bool[Tensor, "B slots"], cache: KVCache) -> Bool[Tensor, "B L"]:
     """Its part for the keys that the cache holds."""
-    if key_mask is None:
-        return None
     check_boolean(key_mask)
     if key_mask.dim() != 2 or key_mask.shape[1] != cache.next_position:
         raise ShapeError(
@@ -24,7 +22,7 @@ def held_key_mask(key_mask: Bool[Tensor, "B slots"] | None, cache: KVCache) -> B
     return key_mask[:, cache.first_position :]
 
 
-def held_attn_mask(attn_mask: AttentionMask | None, cache: KVCache) -> AttentionMask | None:
+def held_attn_mask(attn_mask: AttentionMask, cache: KVCache) -> AttentionMask:
     """Its part, along the last axis, for the keys that the cache holds; one number for all keys stays one."""
     if not isinstance(attn_mask, Tensor) or attn_mask.dim() == 0 or attn_mask.shape[-1] == 1:
         return attn_mask
@@ -36,7 +34,7 @@ def held_attn_mask(attn_mask: AttentionMask | None, cache: KVCache) -> Attention
     return attn_mask[..., cache.first_position :]
 
 
-def held_key_bias(key_bias: Float[Tensor, "#B #H slots"] | None, cache: KVCache) -> Float[Tensor, "#B #H L"] | None:
+def held_key_bias(key_bias: Float[Tensor, "#B #H slots"], cache: KVCache) -> Float[Tensor, "#B #H L"]:
     """Its part for the keys that the cache holds."""
     if not isinstance(key_bias, Tensor):
         return key_bias
@@ -48,7 +46,7 @@ def held_key_bias(key_bias: Float[Tensor, "#B #H slots"] | None, cache: KVCache)
     return key_bias[..., cache.first_position :]
 
 
-def held_segments(segment_ids: Segments | None, count: int, cache: KVCache) -> Segments | None:
+def held_segments(segment_ids: Segments, count: int, cache: KVCache) -> Segments:
     """The pair of ids of the `count` queries and of the keys that the cache holds.
 
     If the queries were appended, one tensor [B, slots] has their ids too: the last ones.

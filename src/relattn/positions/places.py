@@ -66,16 +66,14 @@ class JointPositions(Positions):
 
 
 class Places:
-    """Where queries and keys stand on every axis, by name. "sequence" is always there."""
+    """Where queries and keys stand on every axis, by name. "sequence" is always there.
+
+    sequence: the positions that decide causality and window.
+    """
 
     def __init__(self, by_axis: Mapping[str, Positions]) -> None:
-        self.by_axis = by_axis
+        self.by_axis, self.sequence = by_axis, by_axis[SEQUENCE]
         self._joint: dict[tuple[str, ...], JointPositions] = {}  # joint positions that were asked for
-
-    @property
-    def sequence(self) -> Positions:
-        """The positions that decide causality and window."""
-        return self.by_axis[SEQUENCE]
 
     def on(self, axes: tuple[str, ...], who: str) -> Positions:
         """The positions on one axis, or on several together.

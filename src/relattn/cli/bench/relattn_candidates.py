@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import relattn
 from relattn.backends.select import BACKENDS, Explanation
-from relattn.call import checked, request
+from relattn.call import Options, checked, request
 from relattn.cli.bench.case import Call, Case, make_case
 from relattn.cli.bench.workload import Workload
 from relattn.nn.kept_rows import KeptRows
@@ -86,10 +86,8 @@ def _decoding(case: Case, backend: str) -> Call:
     def call() -> Tensor:
         positions = Positions(*starts, 1, last + 1, case.query.device, *limits(True, sides), memo)
         tensors = checked(case.query, case.key, case.value, enable_gqa=True)
-        output, _ = request(
-            *tensors, Places({SEQUENCE: positions}), encoding=case.encoding, keys_are_prepared=True, backend=backend
-        ).run()
-        return output
+        options = Options(backend=backend)
+        return request(*tensors, Places({SEQUENCE: positions}), case.encoding, options, keys_are_prepared=True).run()[0]
 
     return call
 

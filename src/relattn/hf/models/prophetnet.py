@@ -20,7 +20,7 @@ from transformers.models.prophetnet.modeling_prophetnet import (
     ProphetNetNgramSelfAttention,
 )
 
-from relattn.api import attention_weights, relative_attention
+from relattn.api import attention_and_lse, attention_weights
 from relattn.encodings.t5 import buckets
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -132,9 +132,7 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         keywords: dict[str, Any] = {
             **replace(structure, key_position=lag).keywords(), "scale": scale, "encoding": terms
         }  # fmt: skip
-        output, lse = relative_attention(
-            query, key, value, dropout_p=dropout, return_lse=True, backend=self.relattn_backend, **keywords
-        )
+        output, lse = attention_and_lse(query, key, value, dropout_p=dropout, backend=self.relattn_backend, **keywords)
         own = (query * own_key).sum(dim=-1) * scale + relative[..., 0]
         scores, length, early = [lse, own.to(lse.dtype)], query.shape[2], min(lag, query.shape[2])
         if early:  # these see the first key of the main stream, which is as many places before the predicted token
