@@ -16,7 +16,7 @@ from relattn.equation.problem import TABLES
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.places import Places
-from relattn.positions.positions import SEQUENCE, Positions, limits
+from relattn.positions.positions import Positions, limits
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def lowered(case: Case) -> LoweredCase:
     positions = Positions(*starts, work.query_length, work.length, case.query.device, lowest, highest)
     assert case.encoding is not None
     with torch.no_grad():
-        terms = lower(case.encoding, case.query, case.key, case.value, Places({SEQUENCE: positions}))
+        terms = lower(case.encoding, case.query, case.key, case.value, Places(positions))
 
     def leaf(tensor: Tensor) -> Tensor:
         return tensor.detach().requires_grad_(work.training)

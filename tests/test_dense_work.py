@@ -63,9 +63,8 @@ def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Te
     query, key, value = inputs
     positions = Positions(ContiguousPositions(KEYS - 1), ContiguousPositions(0), 1, KEYS, query.device, None, 0, memo)
     tensors = call.checked(query, key, value, enable_gqa=True)
-    return call.request(
-        *tensors, Places({"sequence": positions}), encoding=encoding, keys_are_prepared=True, backend="dense"
-    ).run()[0]
+    options = call.Options(backend="dense")
+    return call.request(*tensors, Places(positions), encoding, options, keys_are_prepared=True).run()[0]
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, HEADS])

@@ -224,7 +224,7 @@ def test_terms_that_are_a_bias():
     query, key, value = inputs()
     encoding = made("sum")
     positions = Positions(ContiguousPositions(0), ContiguousPositions(0), LQ, LK, query.device)
-    terms = lower(encoding, query, key, value, Places({"sequence": positions}))
+    terms = lower(encoding, query, key, value, Places(positions))
     assert terms.bias is not None
     ours = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(terms, query, key))
     expected = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(encoding, query, key))

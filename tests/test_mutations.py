@@ -326,10 +326,10 @@ LIMITS: dict[str, Callable[[int, int], tuple[int | None, int | None]]] = {
 def test_mutated_limits_are_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
 ) -> None:
-    from relattn import api
+    from relattn import call
 
-    limits = api.limits
-    monkeypatch.setattr(api, "limits", lambda *arguments: LIMITS[mutation](*limits(*arguments)))
+    limits = call.limits
+    monkeypatch.setattr(call, "limits", lambda *arguments: LIMITS[mutation](*limits(*arguments)))
     assert_red(subject_of(name, layout, rng), backend)
 
 

@@ -99,9 +99,9 @@ def test_two_over_the_callers_query_beside_transformer_xl(backend: str, inputs: 
         for parameter in (*a.parameters(), *b.parameters(), *xl.parameters()):
             parameter.normal_()
     positions = Positions(ContiguousPositions(0), ContiguousPositions(0), LENGTH, LENGTH, query.device)
-    scores = lower(xl, query, key, value, Places({"sequence": positions})).query @ key.mT
+    scores = lower(xl, query, key, value, Places(positions)).query @ key.mT
     for encoding in (a, b, xl):
-        terms = lower(encoding, query, key, value, Places({"sequence": positions}))
+        terms = lower(encoding, query, key, value, Places(positions))
         r, keys = query if terms.relative_query is None else terms.relative_query, terms.relative_keys
         assert (keys.first, keys.num_rows) == (1 - LENGTH, ROWS)
         scores = scores + torch.einsum("bhid,hijd->bhij", r, by_pairs(keys.values).expand(HEADS, -1, -1, -1))
@@ -109,7 +109,7 @@ def test_two_over_the_callers_query_beside_transformer_xl(backend: str, inputs: 
     for encoding in (a + b + xl, xl + a + b, a + xl + b):
         output = relative_attention(*inputs, encoding=encoding, backend=backend)
         assert_equal(output, expected)
-        r = lower(encoding, query, key, value, Places({"sequence": positions})).relative_query
+        r = lower(encoding, query, key, value, Places(positions)).relative_query
         assert r.shape[-1] == 2 * WIDTH  # A + B over q, then W R over q + v
     leaves = [*inputs, *a.parameters(), *b.parameters()]
     assert_equal(gradients((output,), leaves), gradients((expected,), leaves))

@@ -13,7 +13,6 @@ from torch import Tensor
 from relattn.backends.base import Backend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
 from relattn.checks.autocast import narrowed, without_autocast
-from relattn.checks.dtensors import refuse_context_parallel
 from relattn.checks.positions import check_window, places_of
 from relattn.checks.tensors import check_attn_mask, check_key_mask, check_segments, check_tensors
 from relattn.checks.terms import check_term_axes
@@ -24,7 +23,7 @@ from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Part, Problem
 from relattn.equation.sinks import check_sinks, share
 from relattn.equation.terms import ScoreTerms
-from relattn.interception import HAS_GRAPHS, refuse_graph, refuse_trace
+from relattn.interception import HAS_GRAPHS, refuse_context_parallel, refuse_graph, refuse_trace
 from relattn.positions.places import Places
 from relattn.positions.position import PositionsLike
 from relattn.positions.positions import Positions, Window, limits
@@ -101,7 +100,8 @@ def request_of(
 ) -> Request:
     """The arguments of `relative_attention`: all checked, the positions parsed, the encoding lowered."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
-    check_flag("is_causal", is_causal)
+    if not isinstance(is_causal, bool):
+        check_flag("is_causal", is_causal)
     within = limits(is_causal, None if options.window is None else check_window(options.window))
     lengths = query.shape[2], key.shape[2]
     places = places_of(query_position, key_position, batch, lengths, query.device, within)
@@ -123,7 +123,8 @@ def checked(
         refuse_graph()
     refuse_trace()
     refuse_context_parallel()
-    check_flag("enable_gqa", enable_gqa)
+    if not isinstance(enable_gqa, bool):
+        check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)
     batch = check_tensors(query, key, value, enable_gqa)
     if (
@@ -154,8 +155,11 @@ def request(
     options: its window stands in `places` already. keys_are_prepared: whether `key` comes from a cache, as the encoding
         prepared it.
     """
-    check_backend(options.backend)
-    dropout_p, scale = check_probability("dropout_p", options.dropout_p), options.scale
+    scale, dropout_p, backend = options.scale, options.dropout_p, options.backend
+    if type(backend) is not str or backend != "auto":
+        check_backend(backend)
+    if type(dropout_p) is not float or not 0.0 <= dropout_p <= 1.0:
+        dropout_p = check_probability("dropout_p", dropout_p)
     mask = _mask(options, places.sequence, batch, query, key)
     if encoding is None:
         terms = NOTHING
@@ -186,7 +190,7 @@ def request(
         key_bias=None if key_bias is None else check_key_bias(key_bias, batch, query, key),
         sinks=None if sinks is None else check_sinks(sinks, batch, query),
     )
-    return Request(problem, options.backend, batch)
+    return Request(problem, backend, batch)
 
 
 def _mask(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
@@ -53,6 +55,22 @@ def refuse_trace() -> None:
         )
 
 
+@constant_in_graphs
+def refuse_context_parallel() -> None:
+    """Raises UnsupportedError: under torch's `context_parallel`, which replaces torch's own attention by its ring.
+
+    Each process then holds a part of the sequence. Any other attention would see only that part, at position 0.
+    """
+    if type(F.scaled_dot_product_attention) is BuiltinFunctionType:
+        return
+    if str(getattr(F.scaled_dot_product_attention, "__module__", "")).startswith("torch.distributed."):
+        raise UnsupportedError(
+            "relative_attention: was called under torch's context_parallel, where each process would attend to its own "
+            "part of the sequence alone; call relattn.distributed.context_parallel_attention outside of it, on parts "
+            "that relattn.distributed.split makes"
+        )
+
+
 def under_torch_func() -> bool:
     """Whether the call is made under a transform of torch.func (vmap, grad, ...)."""
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]
@@ -68,9 +86,9 @@ def is_intercepted(tensors: Iterable[Tensor | None]) -> bool:
 
     This may be a compiler, torch.func, a mode of the dispatcher, tensor subclasses, or tensors without numbers.
     """
-    if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # pyright: ignore[reportPrivateImportUsage]
         return True
-    return not are_plain(tensors)
+    return torch._C._len_torch_dispatch_stack() > 0 or not are_plain(tensors)
 
 
 def are_plain(tensors: Iterable[Tensor | None]) -> bool:

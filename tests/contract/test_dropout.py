@@ -4,13 +4,15 @@ With the identity for values the output is the dropped weights themselves.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from relattn import attention_weights, relative_attention
+from relattn import attention_and_lse, attention_weights, relative_attention
 from tests import seeds
 from tests.contract.cases import CASES, DIFFERENT, expected_answer, runnable_pairs
 from tests.contract.settings import Setting
@@ -44,9 +46,9 @@ def dropping(name: str, rng: np.random.Generator) -> Subject:
     return subject
 
 
-def run(subject: Subject, backend: str, seed: int, p: float = P, **keywords: bool) -> Tensor:
+def run(subject: Subject, backend: str, seed: int, p: float = P, attend: Callable = relative_attention) -> Any:
     seeds.start_torch(seed)
-    return relative_attention(**subject.arguments(), backend=backend, dropout_p=p, **keywords)
+    return attend(**subject.arguments(), backend=backend, dropout_p=p)
 
 
 def assert_share(hits: Tensor, expected: float, what: str) -> None:
@@ -157,6 +159,6 @@ def test_the_gradient_belongs_to_the_dropped_weights(name: str, backend: str, rn
 def test_lse_is_that_without_dropout(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     if expected_answer(backend, CASES[name], subject.setting, True) == "runs":
-        _, dropped = run(subject, backend, seed=0, return_lse=True)
-        _, whole = run(subject, backend, seed=0, p=0.0, return_lse=True)
+        _, dropped = run(subject, backend, seed=0, attend=attention_and_lse)
+        _, whole = run(subject, backend, seed=0, p=0.0, attend=attention_and_lse)
         assert torch.equal(dropped, whole)

@@ -35,6 +35,4 @@ def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager:
     """Turns autocast off inside: the equation's own dtypes hold (scores and sums in float32)."""
-    if not is_autocast(tensor):
-        return _UNCHANGED
-    return torch.autocast(tensor.device.type, enabled=False)
+    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else _UNCHANGED

@@ -8,19 +8,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from types import BuiltinFunctionType
 from typing import Any, NoReturn, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-
-from relattn.errors import UnsupportedError
-from relattn.interception import constant_in_graphs
 
 Output = TypeVar("Output")
 ORDINARY = (Tensor, nn.Parameter)
 """No DTensors: to ask them no more keeps a call short."""
+FSDP = "torch.distributed.fsdp"
+"""A program that wraps a module with `fully_shard` has imported it."""
 
 
 def is_dtensor(tensor: Tensor) -> bool:
@@ -63,22 +60,6 @@ def heads_elsewhere(made_for: int, came: int) -> str:
     return "; where the heads are split over devices, split the encoding's with relattn.distributed.HeadwiseParallel"
 
 
-@constant_in_graphs
-def refuse_context_parallel() -> None:
-    """Raises UnsupportedError: under torch's `context_parallel`, which replaces torch's own attention by its ring.
-
-    Each process then holds a part of the sequence. Any other attention would see only that part, at position 0.
-    """
-    if type(F.scaled_dot_product_attention) is BuiltinFunctionType:
-        return
-    if str(getattr(F.scaled_dot_product_attention, "__module__", "")).startswith("torch.distributed."):
-        raise UnsupportedError(
-            "relative_attention: was called under torch's context_parallel, where each process would attend to its own "
-            "part of the sequence alone; call relattn.distributed.context_parallel_attention outside of it, on parts "
-            "that relattn.distributed.split makes"
-        )
-
-
 def check_split_alike(layer: nn.Module, projection: nn.Module) -> None:
     """If a layer's projection is split over devices, all parameters of the layer that learn are split, too.
 
@@ -108,8 +89,8 @@ def outliving(module: nn.Module, output: Output) -> Output:
     After the call FSDP2 frees the gathered parameters, and a table may be one. It also hangs the hook that gathers them
     again on these tensors, and an operation in place would drop it from a view, as a Linear returns one.
     """
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    return _copied(output) if fsdp is not None and isinstance(module, fsdp.FSDPModule) else output
+    fsdp: Any = sys.modules[FSDP]
+    return _copied(output) if isinstance(module, fsdp.FSDPModule) else output
 
 
 def _copied(value: Any) -> Any:

@@ -68,12 +68,10 @@ def places_of(
     start, other = query_position, key_position
     if type(start) is int and type(other) is int and -FAR < start < FAR and -FAR < other < FAR:  # nearly every call
         sides = ContiguousPositions(start), ContiguousPositions(other)
-        return Places({SEQUENCE: Positions(*sides, *lengths, device, *within)})
+        return Places(Positions(*sides, *lengths, device, *within))
     query, query_beside = side_of("query_position", query_position, batch, lengths[0], device)
     key, key_beside = side_of("key_position", key_position, batch, lengths[1], device)
     sequence = Positions(query, key, *lengths, device, *within)
-    if not query_beside and not key_beside:
-        return Places({SEQUENCE: sequence})
     return places_beside(sequence, query_beside, key_beside)
 
 
@@ -104,6 +102,8 @@ def places_beside(
 
     Raises ValueError: for axes that only one side has.
     """
+    if not query_by_axis and not key_by_axis:
+        return Places(sequence)
     for name, here, there in (
         ("key_position", query_by_axis, key_by_axis),
         ("query_position", key_by_axis, query_by_axis),
@@ -118,7 +118,7 @@ def places_beside(
         axis: positions_on(axis, place, key_by_axis[axis], sequence.query_length, sequence.key_length, sequence.device)
         for axis, place in query_by_axis.items()
     }
-    return Places({SEQUENCE: sequence, **others})
+    return Places(sequence, others)
 
 
 def positions_beside(

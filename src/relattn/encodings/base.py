@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.checks.autocast import without_autocast
-from relattn.checks.dtensors import is_dtensor, outliving, refuse_spread
+from relattn.checks.dtensors import FSDP, is_dtensor, outliving, refuse_spread
 from relattn.checks.tensors import shape
 from relattn.checks.terms import check_terms, more_rows
 from relattn.checks.values import kind_of
@@ -94,7 +95,8 @@ class RelativeEncoding(nn.Module, ABC):
 
         Offloading and FSDP2 hang such hooks on a module's call. `terms` and `prepare_keys` run as steps.
         """
-        return outliving(self, step(self, *args, **kwargs))
+        result = step(self, *args, **kwargs)
+        return outliving(self, result) if FSDP in sys.modules else result
 
     @abstractmethod
     def terms(
@@ -265,8 +267,9 @@ def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
 
 def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
     """The terms of one axis as one. Terms over the caller's query are added first, then the others are joined."""
-    others = [part for part in parts if part.relative_query is not None]
-    own = [part for part in parts if part.relative_query is None]
+    own, others = [], []
+    for part in parts:
+        (own if part.relative_query is None else others).append(part)
     if own and others:
         combined = reduce(add, own)
         own = [combined if combined.relative_keys is None else replace(combined, relative_query=query)]
@@ -368,7 +371,7 @@ class EncodingSum(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The sum of every operand's terms; each sees the query as the caller gave it."""
-        return lower(self, query, key, None, Places(getattr(positions, "by_axis", {SEQUENCE: positions})))
+        return lower(self, query, key, None, Places(positions, getattr(positions, "by_axis", {})))
 
     def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
         """The operands' terms as one. Terms over the caller's query are added first, then the others are joined to
@@ -376,10 +379,11 @@ class EncodingSum(RelativeEncoding):
         """
         if statically_true(positions.query_length == 0) or statically_true(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
-        combined = _added([part.by_axes()[ON_SEQUENCE] for part in parts], query)
+        combined = _added([part.by_axes()[ON_SEQUENCE] if part.axes else part for part in parts], query)
         for axes in dict.fromkeys(axes for part in parts for axes in part.axes):
             combined = combined + _added([part.axes[axes] for part in parts if axes in part.axes], query).on(*axes)
-        if any(terms.relative_queries is not None for terms in combined.by_axes().values()) and self.rewrites_keys:
+        of_axes = combined.by_axes().values() if self.rewrites_keys else ()
+        if any(terms.relative_queries is not None for terms in of_axes):
             raise UnsupportedError(
                 "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
                 "which no paper defines"

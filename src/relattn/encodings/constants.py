@@ -38,7 +38,7 @@ def lru_tensor_cache(size: int) -> Callable[[Callable[[*Key], Made]], Callable[[
 
         @wraps(make)
         def ask(*key: *Key) -> Made:
-            fixed = not is_intercepted(()) and Tensor not in map(type, key) and CPU in key
+            fixed = CPU in key and Tensor not in map(type, key) and not is_intercepted(())
             return kept(*key) if fixed else make(*key)
 
         return ask

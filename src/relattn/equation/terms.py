@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -108,18 +109,15 @@ class ScoreTerms:
         if self.axes or other.axes:
             both = {names: self.axes[names] + other.axes[names] for names in self.axes.keys() & other.axes.keys()}
             axes = {**self.axes, **other.axes, **both}
-        relative_query, relative_keys = _add_relative_keys(self, other)
-        return ScoreTerms(
-            query=_at_most_one("query", self.query, other.query),
-            key=_at_most_one("key", self.key, other.key),
-            relative_query=relative_query,
-            relative_keys=relative_keys,
-            relative_queries=_add_optional(self.relative_queries, other.relative_queries),
-            relative_values=_add_optional(self.relative_values, other.relative_values),
-            bias=_add_optional(self.bias, other.bias),
-            axes=axes,
-            has_prefix_rows=self.has_prefix_rows or other.has_prefix_rows,
-        )
+        added = {}
+        for name in ("query", "key", "relative_queries", "relative_values", "bias"):
+            one, another = getattr(self, name), getattr(other, name)
+            if one is not None and another is not None:
+                added[name] = _added(name, one, another)
+            else:
+                added[name] = another if one is None else one
+        added["relative_query"], added["relative_keys"] = _add_relative_keys(self, other)
+        return ScoreTerms(**added, axes=axes, has_prefix_rows=self.has_prefix_rows or other.has_prefix_rows)
 
     def zeroed_outside(self, first: int, last: int) -> ScoreTerms:
         """The terms for pairs whose offset lies in first .. last. Others, with tokens before a grid, get nothing."""
@@ -132,17 +130,12 @@ def _named(axes: Mapping[tuple[str, ...], ScoreTerms]) -> str:
     return " and ".join(repr(", ".join(names)) for names in axes)
 
 
-def _at_most_one(name: str, a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is not None and b is not None:
+def _added(name: str, a: Any, b: Any) -> OffsetTable:
+    """The sum of two tables; two rewritten queries or keys have none."""
+    if name in ("query", "key"):
         raise UnsupportedError(
             f"sum of encodings: both operands rewrite the {name}; no paper defines that, keep one of them"
         )
-    return b if a is None else a
-
-
-def _add_optional(a: OffsetTable | None, b: OffsetTable | None) -> OffsetTable | None:
-    if a is None or b is None:
-        return b if a is None else a
     return add_tables(a, b)
 
 

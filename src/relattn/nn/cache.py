@@ -91,7 +91,7 @@ class KVCache:
     @property
     def length(self) -> int:
         """The number of keys that it holds."""
-        return 0 if self._keys is None else len(self._keys)
+        return 0 if self._keys is None else self._keys.stop - self._keys.start
 
     @property
     def first_position(self) -> int:
@@ -118,7 +118,7 @@ class KVCache:
     @property
     def beside(self) -> dict[str, Position]:
         """Where the keys that it holds stand on other axes, by name."""
-        return self._beside.positions()
+        return self._beside.positions() if self._beside.by_axis else {}
 
     @property
     def position(self) -> ContiguousPositions | ExplicitPositions:
@@ -166,10 +166,14 @@ class KVCache:
     ) -> None:
         """`append`, for keys and values that fit the held ones, at positions that `place` returned."""
         # First the part that may be refused; it rolls with the keys below.
-        grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
+        grown = KeptPlaces(length=self._beside.length + key.shape[KEY_AXIS])
+        if beside or self._beside.by_axis:
+            grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, ExplicitPositions):
             self._list_positions(key.shape[0], key.device)
-        self._beside = grown.part(self._roll(position), grown.length)
+        if dropped := self._roll(position):
+            grown = grown.part(dropped, grown.length)
+        self._beside = grown
         if isinstance(position, ExplicitPositions):
             self._positions = _joined(self._positions, position.positions, POSITION_AXIS)
         self._keys = _joined(self._keys, key, KEY_AXIS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import update_wrapper
 from types import FunctionType
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from relattn.call import AttentionMask, Options, Segments, checked, request, request_of
 from relattn.checks.autocast import is_autocast
-from relattn.checks.dtensors import check_split_alike, outliving
+from relattn.checks.dtensors import FSDP, check_split_alike, outliving
 from relattn.checks.positions import check_window, places_beside, side_of
 from relattn.checks.tensors import FLOAT_DTYPES, PADDED, check_float, check_layout, shape
 from relattn.checks.values import check_flag, kind_of
@@ -120,7 +121,8 @@ class ProjectedAttention(nn.Module):
                     "cache: came to a layer whose sequences are split over processes (ContextParallel), each of which "
                     "would hold keys of its own; decode with a layer that is not"
                 )
-            check_flag("is_causal", is_causal)
+            if not isinstance(is_causal, bool):
+                check_flag("is_causal", is_causal)
             window = None if window is None else check_window(window)
             within = limits(
                 is_causal, window if cache.max_length is None else _rolling_window(window, is_causal, cache)
@@ -160,7 +162,8 @@ class ProjectedAttention(nn.Module):
                     q, k, v, is_causal=is_causal, enable_gqa=enable_gqa, encoding=self.encoding,
                     query_position=query_position, key_position=key_position, **options._asdict(),
                 )  # fmt: skip
-        return outliving(self, self.out_proj(output.transpose(1, 2).flatten(2)))
+        output = self.out_proj(output.transpose(1, 2).flatten(2))
+        return outliving(self, output) if FSDP in sys.modules else output
 
     def _slow_forward(self, *_: object, **__: object) -> None:
         """What torch calls in place of `forward` under torch.jit.trace, and in the exporter to ONNX that traces.

@@ -65,15 +65,18 @@ class JointPositions(Positions):
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Places:
-    """Where queries and keys stand on every axis, by name. "sequence" is always there.
+    """Where queries and keys stand on the sequence, which decides causality and window, and on others by name."""
 
-    sequence: the positions that decide causality and window.
-    """
+    sequence: Positions
+    others: Mapping[str, Positions] = field(default_factory=dict)
+    _joint: dict[tuple[str, ...], JointPositions] = field(init=False, default_factory=dict)
 
-    def __init__(self, by_axis: Mapping[str, Positions]) -> None:
-        self.by_axis, self.sequence = by_axis, by_axis[SEQUENCE]
-        self._joint: dict[tuple[str, ...], JointPositions] = {}  # joint positions that were asked for
+    @property
+    def by_axis(self) -> dict[str, Positions]:
+        """The positions on every axis, the sequence first."""
+        return {SEQUENCE: self.sequence, **self.others}
 
     def on(self, axes: tuple[str, ...], who: str) -> Positions:
         """The positions on one axis, or on several together.

@@ -87,7 +87,7 @@ def _decoding(case: Case, backend: str) -> Call:
         positions = Positions(*starts, 1, last + 1, case.query.device, *limits(True, sides), memo)
         tensors = checked(case.query, case.key, case.value, enable_gqa=True)
         options = Options(backend=backend)
-        return request(*tensors, Places({SEQUENCE: positions}), case.encoding, options, keys_are_prepared=True).run()[0]
+        return request(*tensors, Places(positions), case.encoding, options, keys_are_prepared=True).run()[0]
 
     return call
 
