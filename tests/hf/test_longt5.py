@@ -8,7 +8,7 @@ import transformers as hf
 from torch import Tensor
 
 import relattn.hf
-from relattn.hf import interface
+from relattn.hf import joint
 from tests.bad_input.refusal import refused
 from tests.hf.twins import FLOAT32, assert_same, twins
 from tests.peers.cases.case import BATCH, VOCABULARY, drawn
@@ -78,10 +78,8 @@ def test_weights_by_blocks(kind: str, length: int) -> None:
 def test_dropout_of_both_sets_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model's probability for the window and for the blocks, in both layers."""
     model, seen = encoder("transient-global", dropout_rate=0.3), []
-    original = interface.relative_attention
-    monkeypatch.setattr(
-        interface, "relative_attention", lambda *a, **k: seen.append(k["dropout_p"]) or original(*a, **k)
-    )
+    original = joint.attention_and_lse
+    monkeypatch.setattr(joint, "attention_and_lse", lambda *a, **k: seen.append(k["dropout_p"]) or original(*a, **k))
     relattn.hf.patch(model)
     for training, p in ((True, 0.3), (False, 0.0)):
         model.train(training)(**text(9))

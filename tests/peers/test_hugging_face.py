@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import relattn.hf
-from relattn.hf import interface
+from relattn import api
 from relattn.hf.models import replacement_of
 from relattn.hf.replacement import original
 from tests import seeds
@@ -219,18 +219,19 @@ def set_attention_dropout(model: nn.Module, p: float) -> None:
 
 
 def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float, residuals: bool) -> set[float]:
-    """With which dropout_p relative_attention is called; residuals: but for calls without positions."""
+    """With which dropout_p attention is called; residuals: but for calls without positions."""
     set_attention_dropout(model, p)
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        original = interface.relative_attention
+        original = api.request_of
 
-        def watched(*args: Tensor, **kwargs: Any) -> Tensor:
-            if kwargs["encoding"] is not None or not residuals:
-                seen.append(kwargs["dropout_p"])
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            *_, encoding, _, _, options = args
+            if encoding is not None or not residuals:
+                seen.append(options.dropout_p)
             return original(*args, **kwargs)
 
-        patch.setattr(interface, "relative_attention", watched)
+        patch.setattr(api, "request_of", watched)
         with torch.no_grad():
             model(**{key: x.clone() for key, x in fixed.items()})
             model.eval()
