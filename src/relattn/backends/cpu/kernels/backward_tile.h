@@ -4,7 +4,7 @@
 // delta_i = dO_i . O_i - dlse_i,  dS_ij = dS'_ij * (1 - tanh(S_ij / softcap)^2) where there is a cap, else dS'_ij
 #pragma once
 #include "backward_pairs.h"
-#include "listed_axes.h"
+#include "explicit_axes.h"
 
 namespace RELATTN_SET {
 
@@ -45,7 +45,7 @@ struct BackwardTiles {
                     Strip::size(key_block), Strip::carried_size(), tail_size(),
                     KeyStrips::size(call, query_block, key_block), slopes_size()) +
            Queries::size(call, query_block) + TilePairs::size(call, query_block, key_block, step) +
-           RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
+           RelativeQueries::size(call, query_block) + ExplicitAxes::size(call, most());
   }
   // A group's rows of the relative queries of any axis.
   Index tail_size() const {
@@ -110,20 +110,20 @@ struct BackwardTiles {
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
-    const bool is_listed = call.sequence.lists.present();
-    if (is_listed && !ListedSight(head).sees(i0, count, j0, columns)) return;
+    const bool is_explicit = call.sequence.lists.present();
+    if (is_explicit && !ExplicitVisibility(head).sees(i0, count, j0, columns)) return;
     load_queries(head, i0, count, s);
     float* scratch = s.axes;
     const RelativeQueries relative(head, i0, count, query_block, s.query, scratch);
-    const ListedAxes axes(head, most(), scratch);
+    const ExplicitAxes axes(head, most(), scratch);
     const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, s.key_strips);
     if (by_key.at) std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
       Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
       bool looks = call.looks_at_pairs();
-      if (is_listed) {
-        const VisibleColumns visible = ListedSight(head).visible(i, real, j0, columns);
+      if (is_explicit) {
+        const VisibleColumns visible = ExplicitVisibility(head).visible(i, real, j0, columns);
         begin = visible.columns.from, stop = visible.columns.stop, looks |= !visible.whole;
       }
       const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
@@ -149,18 +149,18 @@ struct BackwardTiles {
       }
       // dq += dS k, and dq or dr += dS RK along the band
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
-      // dr += dS RK, dRK += dS^T r, dRV += P^T dO, db += dS by the rows that listed pairs look up
+      // dr += dS RK, dRK += dS^T r, dRV += P^T dO, db += dS by the rows that pairs of explicit positions look up
       for (Index n = axes.first; n < call.axes(); n++)
-        add_listed_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
+        add_explicit_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
     }
     // dk += dS^T q, dv += P^T dO
     add_key_gradients(i0, rows, j0, columns, s);
-    // dk += dS^T RQ, dRQ += dS k by the rows that listed pairs look up
+    // dk += dS^T RQ, dRQ += dS k by the rows that pairs of explicit positions look up
     for (Index n = axes.first; n < call.axes(); n++)
       if (head.axes[n].relative_queries.rows)
         axes.axis(n).add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows,
                                          sums.axes[n].relative_queries);
-    if (is_listed) return;
+    if (is_explicit) return;
     const Axis& axis = call.sequence;
     const AxisSums& of_axis = sums.axes[0];
     // dRK += dS^T r along the diagonals of the band
@@ -207,18 +207,18 @@ struct BackwardTiles {
     if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, s.gradient);
   }
 
-  void weights_and_differences(const Head& head, const ListedAxes& axes, const RelativeQueries& relative, Index i,
+  void weights_and_differences(const Head& head, const ExplicitAxes& axes, const RelativeQueries& relative, Index i,
                                Index a, Index real, Index j0, Index from, Index stop, bool looks,
                                const KeyStrips& by_key, const Scratch& s) const {
     const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
-    const bool is_listed = call.sequence.lists.present();
+    const bool is_explicit = call.sequence.lists.present();
     Index next = UNLIMITED;
     Start start = {nullptr, 0};
     // r RK^T + k RQ^T + b along the band, where S begins
-    if (!is_listed)
+    if (!is_explicit)
       start =
-          scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), s.strip, s.carried, next);
+          scores_start(head, relative.operand(a), i, j0, from, to, Strip::step(key_block), s.strip, s.carried, next);
     start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
     if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
     // S = scale * q k^T + that, then the cap, the key bias and masks
@@ -228,7 +228,7 @@ struct BackwardTiles {
     // dO RV^T along the band, where dP begins
     Start values = {nullptr, 0};
     const Table& table = head.sequence().relative_values;
-    if (table.rows && !is_listed) {
+    if (table.rows && !is_explicit) {
       const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
       next = UNLIMITED;
       values = strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.carried,
@@ -305,7 +305,8 @@ struct BackwardTiles {
     });
   }
 
-  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK is that of two runs.
+  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK is that of contiguous
+  // positions.
   void add_query_gradient(const Head& head, const TileSums& sums, Index i, Index real, Index j0, Index from, Index stop,
                           const float* differences, const Scratch& s) const {
     const Index width = call.width, first = head.counted() * call.queries + i;
@@ -341,10 +342,10 @@ struct BackwardTiles {
     for (Index r = 0; r < rows; r++) add_row(to + r * width, tail + r * width, 1.0f, width);
   }
 
-  // What the tables of a listed axis add to the gradients of a group of queries, and the gradients of the tables.
-  void add_listed_gradients(const Head& head, Index n, const ListedAxis& axis, const TileSums& all,
-                            const RelativeQueries& relative, Index i, Index a, Index real, Index j0,
-                            const Columns& columns, const Scratch& s) const {
+  // What the tables of an explicit axis add to the gradients of a group of queries, and the gradients of the tables.
+  void add_explicit_gradients(const Head& head, Index n, const ExplicitAxis& axis, const TileSums& all,
+                              const RelativeQueries& relative, Index i, Index a, Index real, Index j0,
+                              const Columns& columns, const Scratch& s) const {
     const Index width = relative.width[n];
     const Tables& tables = head.axes[n];
     const AxisSums& sums = all.axes[n];

@@ -4,7 +4,8 @@
 // S'_ij = softcap * tanh(S_ij / softcap) + a_j - c_i + mask
 // O_i   = sum_j softmax(S')_ij * (v_j + sum_c RV_c[d_c])
 //
-// d_c is key position - query position on axis c. Axis 0 is the sequence, where d = origin + j - i unless it is listed.
+// d_c is key position - query position on axis c. Axis 0 is the sequence, where d = origin + j - i unless it is
+// explicit.
 #pragma once
 #include <algorithm>
 
@@ -127,7 +128,7 @@ struct Call {
   Index axes() const { return 1 + others_count; }
   const Axis& axis(Index n) const { return n ? others[n - 1] : sequence; }
   // This axis and all after it look their offsets up; before it are runs.
-  Index first_listed() const { return sequence.lists.present() ? 0 : 1; }
+  Index first_explicit() const { return sequence.lists.present() ? 0 : 1; }
 
   // Whether any axis has a table of this kind.
   bool has(Band Axis::* table) const {

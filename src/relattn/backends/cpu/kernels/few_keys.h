@@ -129,7 +129,7 @@ struct FewKeys {
   void finish(Index r, float* to) const {
     const KeyRange range = visible_keys(r, begin, end);
     if (call.sequence.bias.rows && !call.sequence.lists.present()) add_bias(r, range);
-    for (Index n = call.first_listed(); n < call.axes(); n++) add_listed(n, r, range);
+    for (Index n = call.first_explicit(); n < call.axes(); n++) add_explicit(n, r, range);
     float* row = of(r) + range.from - begin;
     cap_and_bias(call, b, head(r), place(r), range.from, range.count(), row, nullptr);
     mask_scores(call, b, head(r), place(r), range.from, range.to, row);
@@ -144,8 +144,8 @@ struct FewKeys {
     std::memset(to, 0, few.value_width * sizeof(float));
     to[few.value_width] = most, to[few.value_width + 1] = sum;
     if (call.sequence.relative_values.rows && !call.sequence.lists.present()) add_relative_values(r, range, to);
-    for (Index n = call.first_listed(); n < call.axes(); n++)
-      if (call.axis(n).relative_values.rows) add_listed_values(call.axis(n), r, range, to);
+    for (Index n = call.first_explicit(); n < call.axes(); n++)
+      if (call.axis(n).relative_values.rows) add_explicit_values(call.axis(n), r, range, to);
   }
 
   void drop(Index r) const {
@@ -161,7 +161,7 @@ struct FewKeys {
     return width ? relative_query[n] + r * width : query + r * few.width;
   }
 
-  // The rows of a table that row r's visible listed keys look up.
+  // The rows of a table that row r's visible keys look up, by explicit positions.
   struct TableRows {
     int32_t row[CHUNK];
     Covered covered;
@@ -176,7 +176,7 @@ struct FewKeys {
   }
 
   // S += scale * (r . RK[d] + RQ[d] . k) + b[d] for axis n, each pair with the rows of its own offset.
-  void add_listed(Index n, Index r, KeyRange range) const {
+  void add_explicit(Index n, Index r, KeyRange range) const {
     const Axis& axis = call.axis(n);
     const Index count = range.count();
     float products[CHUNK];
@@ -218,7 +218,7 @@ struct FewKeys {
   }
 
   // sum_j weight_j * RV[d].
-  void add_listed_values(const Axis& axis, Index r, KeyRange range, float* to) const {
+  void add_explicit_values(const Axis& axis, Index r, KeyRange range, float* to) const {
     const Band& band = axis.relative_values;
     const Index count = range.count();
     const float* weights = of(r) + range.from - begin;

@@ -1,6 +1,6 @@
 // The forward pass: a unit of work is a block of queries of one head. It takes the keys one block at a time.
 #pragma once
-#include "listed_axes.h"
+#include "explicit_axes.h"
 
 namespace RELATTN_SET {
 
@@ -27,7 +27,7 @@ struct Forward {
     const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
     return room_for(rows * call.value_width, rows * Strip::CARRIED, rounded_up(rows, LANES), rounded_up(rows, LANES),
                     ROWS * step, rounded_size(), Strip::size(key_block), KeyStrips::size(call, rows, key_block)) +
-           Queries::size(call, rows) + RelativeQueries::size(call, rows) + ListedAxes::size(call, most());
+           Queries::size(call, rows) + RelativeQueries::size(call, rows) + ExplicitAxes::size(call, most());
   }
 
   // The last block of queries comes first: under causality it sees the most keys.
@@ -56,8 +56,8 @@ struct Forward {
     float* strip = next_part(scratch, Strip::size(key_block));
     float* key_strips = next_part(scratch, KeyStrips::size(call, rows, key_block));
     const RelativeQueries relative(head, i0, count, rows, query, scratch);
-    const ListedAxes axes(head, most(), scratch);
-    const bool is_listed = call.sequence.lists.present();
+    const ExplicitAxes axes(head, most(), scratch);
+    const bool is_explicit = call.sequence.lists.present();
 
     query.load(head, i0, count);
     std::memset(output, 0, rows * value_width * sizeof(float));
@@ -65,25 +65,25 @@ struct Forward {
     Index next[MOST_GROUPS];
     std::fill(next, next + groups, UNLIMITED);
 
-    const bool looks_up = call.first_listed() < call.axes();  // then blocks lie as those of the backward pass
+    const bool looks_up = call.first_explicit() < call.axes();  // then blocks lie as those of the backward pass
     const Index grain = looks_up ? key_block : PANEL, end = call.end_key(i0, count);
     for (Index j0 = call.first_key(i0) / grain * grain; j0 < end; j0 += key_block) {
       const Index columns = std::min(key_block, (looks_up ? call.keys : end) - j0);
-      if (is_listed && !ListedSight(head).sees(i0, count, j0, columns)) continue;
+      if (is_explicit && !ExplicitVisibility(head).sees(i0, count, j0, columns)) continue;
       const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, key_strips);
       for (Index g = 0; g < groups; g++) {
         const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
         Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
         bool looks = call.looks_at_pairs();
-        if (is_listed) {
-          const VisibleColumns visible = ListedSight(head).visible(i, real, j0, columns);
+        if (is_explicit) {
+          const VisibleColumns visible = ExplicitVisibility(head).visible(i, real, j0, columns);
           begin = visible.columns.from, stop = visible.columns.stop, looks |= !visible.whole;
         }
         if (stop <= begin) continue;
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         Start start = {nullptr, 0};
-        if (!is_listed)
-          start = scores_start(head, relative.of_runs(a).first(real), i, j0, from, to, Strip::step(key_block), strip,
+        if (!is_explicit)
+          start = scores_start(head, relative.operand(a).first(real), i, j0, from, to, Strip::step(key_block), strip,
                                carried + a * Strip::CARRIED, next[g]);
         start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
         if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);

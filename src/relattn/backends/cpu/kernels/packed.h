@@ -177,7 +177,7 @@ struct Head {
   KeyPanels panels;
   const BFloat16x2* value_pairs;  // two by two from key 0 on; null where they are read as they lie
   Tables axes[MOST_AXES];
-  const float* biases;  // of every offset of two runs
+  const float* biases;  // of every offset of contiguous positions
   Index bias_first;
   const PairBiases& pairs;
 

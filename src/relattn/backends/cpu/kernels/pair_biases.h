@@ -1,6 +1,5 @@
-// The biases of listed axes, written out for every pair of one batch element. They are used where a whole batch shares
-// them.
-// Then no group looks up a bias for its scores. The scores start from these numbers, as from a float mask.
+// The biases of explicit axes, written out for every pair of one batch element. They are used where a whole batch
+// shares them. Then no group looks up a bias for its scores. The scores start from these numbers, as from a float mask.
 #pragma once
 #include "strips.h"
 
@@ -13,7 +12,7 @@ struct PairBiases {
   // Whether they are used: only if they take no more memory than the queries in float32.
   static bool serve(const Call& call) {
     bool any = false;
-    for (Index n = call.first_listed(); n < call.axes(); n++) {
+    for (Index n = call.first_explicit(); n < call.axes(); n++) {
       const Axis& axis = call.axis(n);
       if (!axis.bias.rows) continue;
       if (axis.lists.query_batch || axis.lists.key_batch) return false;
@@ -22,7 +21,7 @@ struct PairBiases {
     return any && call.batch > 1 && call.keys <= call.batch * call.width;
   }
   static Index heads_of(const Call& call) {
-    for (Index n = call.first_listed(); n < call.axes(); n++)
+    for (Index n = call.first_explicit(); n < call.axes(); n++)
       if (call.axis(n).bias.rows && call.axis(n).bias.heads > 1) return call.heads;
     return 1;
   }
@@ -36,7 +35,7 @@ struct PairBiases {
     const Index h = unit / rows, i = unit % rows;
     float* row = at + unit * step;
     std::memset(row, 0, step * sizeof(float));
-    for (Index n = call.first_listed(); n < call.axes(); n++)
+    for (Index n = call.first_explicit(); n < call.axes(); n++)
       if (call.axis(n).bias.rows && i < call.queries) add(call.axis(n), call.keys, h, i, row);
   }
 

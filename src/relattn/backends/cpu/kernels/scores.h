@@ -58,7 +58,8 @@ struct Queries {
 struct RelativeQueries {
   const float* at[MOST_AXES];
   Index width[MOST_AXES];
-  const BFloat16x2* pairs = nullptr;  // without the scale, for the relative keys of two runs, if those are pairs
+  const BFloat16x2* pairs =
+      nullptr;  // without the scale, for the relative keys of contiguous positions, if those are pairs
   double scale;
 
   static Index size(const Call& call, Index rows) {
@@ -92,8 +93,8 @@ struct RelativeQueries {
   }
   // The row of the query a of the block.
   const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
-  // The row of the query a of the block, for the panels of two runs.
-  Operand of_runs(Index a) const {
+  // The row of the query a of the block, as panels take it.
+  Operand operand(Index a) const {
     return {of(0, a), pairs ? pairs + a * numbers_of<BFloat16x2>(width[0]) : nullptr, scale};
   }
 };
@@ -122,7 +123,8 @@ struct KeyStrips {
     return {at, keys, step, rounded_up(queries, ROWS) + ROWS + PANEL};
   }
 
-  // The numbers of two runs, for the keys j0 .. j0 + count - 1 and the queries of i0 .. i0 + queries - 1 that see them.
+  // The numbers of contiguous positions, for the keys j0 .. j0 + count - 1 and the queries of i0 .. i0 + queries - 1
+  // that see them.
   void fill(const Head& head, Index i0, Index queries, Index j0, Index count) const {
     const Call& call = head.call;
     const Table& table = head.sequence().relative_queries;
@@ -263,8 +265,8 @@ static void scores_of(const Head& head, const Operand& query, Index i, Index j0,
     of_numbers(query.floats, head.panels.keys);
 }
 
-// The numbers from which the scores of a group of two runs start: relative keys with the bias, or only the bias, or
-// zeros (a null pointer).
+// The numbers from which the scores of a group of contiguous positions start: relative keys with the bias, or only the
+// bias, or zeros (a null pointer).
 //
 // x: the relative queries of the group. columns, carried, next: see Strip::fill.
 INLINE Start scores_start(const Head& head, const Operand& x, Index i, Index j0, Index from, Index to, Index step,

@@ -70,7 +70,7 @@ INLINE RowPairs row_pairs_of(const Band& band, bool pairs, float*& workspace) {
   return rows;
 }
 
-// The bias of every offset of two runs, with space on both sides so that whole vectors can be read.
+// The bias of every offset of contiguous positions, with space on both sides so that whole vectors can be read.
 struct Biases {
   static constexpr Index ROOM = ROWS + 2 * PANEL;
   float* at = nullptr;  // of offset `first`

@@ -15,7 +15,7 @@ from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
 from tests.native.test_axes import on_grid
-from tests.native.test_listed import LISTS, setting_of
+from tests.native.test_explicit_positions import LISTS, setting_of
 from tests.triton import everywhere
 
 pytest_plugins = ["tests.contract.fresh"]

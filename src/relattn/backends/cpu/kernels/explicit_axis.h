@@ -17,10 +17,10 @@ struct VisibleColumns {
   bool whole;  // none of their pairs is beyond the limits
 };
 
-// Which keys queries see by their offset on a listed sequence.
-class ListedSight {
+// Which keys queries see by their offset on an explicit sequence.
+class ExplicitVisibility {
  public:
-  explicit ListedSight(const Head& head)
+  explicit ExplicitVisibility(const Head& head)
       : lists(head.call.sequence.lists), queries(lists.queries(head.b)), keys(lists.keys(head.b)) {}
 
   // The keys that any of the queries i .. i + count - 1 may see, among the `columns` keys from j0 on.
@@ -58,14 +58,14 @@ class ListedSight {
 };
 
 // What an axis of explicit positions adds to a group of queries and a block of keys.
-class ListedAxis {
+class ExplicitAxis {
  public:
   // most: the keys or queries that a group takes at a time.
   static Index pairs_step(Index most) { return rounded_up(most, PANEL); }
   static Index size(Index most) { return room_for(ROWS * pairs_step(most), Lookup::size(most)); }
 
   // axis: the number of the axis. scratch: size() floats, which the axes of one thread may share.
-  ListedAxis(const Head& of, Index number, Index most_columns, float* scratch)
+  ExplicitAxis(const Head& of, Index number, Index most_columns, float* scratch)
       : head(of),
         axis(of.call.axis(number)),
         tables(of.axes[number]),

@@ -2,22 +2,26 @@
 #pragma once
 #include <type_traits>
 
-#include "listed.h"
+#include "explicit_axis.h"
 
 namespace RELATTN_SET {
 
-class ListedAxes {
+class ExplicitAxes {
  public:
-  const Index first;  // the number of the first listed axis; all after it are listed, too
+  const Index first;  // the number of the first explicit axis; all after it are explicit, too
 
   static Index size(const Call& call, Index most) {
-    if (call.first_listed() == call.axes()) return 0;
-    return room_for(ROWS * ListedAxis::pairs_step(most), ListedAxis::size(most));
+    if (call.first_explicit() == call.axes()) return 0;
+    return room_for(ROWS * ExplicitAxis::pairs_step(most), ExplicitAxis::size(most));
   }
 
   // scratch: size() floats.
-  ListedAxes(const Head& of, Index most_columns, float* scratch)
-      : first(of.call.first_listed()), head(of), call(of.call), most(most_columns), step(ListedAxis::pairs_step(most)) {
+  ExplicitAxes(const Head& of, Index most_columns, float* scratch)
+      : first(of.call.first_explicit()),
+        head(of),
+        call(of.call),
+        most(most_columns),
+        step(ExplicitAxis::pairs_step(most)) {
     if (first == call.axes()) return;
     tile = next_part(scratch, ROWS * step);
     of_axis = scratch;
@@ -79,7 +83,7 @@ class ListedAxes {
       if (head.axes[n].relative_values.rows) axis(n).add_values(weights, weights_step, i, real, j0, columns, to);
   }
 
-  ListedAxis axis(Index n) const { return ListedAxis(head, n, most, of_axis); }
+  ExplicitAxis axis(Index n) const { return ExplicitAxis(head, n, most, of_axis); }
 
  private:
   // The tile. `spread` writes into it: it adds to the start if there is one (true_type), else it sets (false_type).
