@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn.api import request_of
+from relattn.call import Options, request_of
 
 LENGTH, WIDTH = 24, 8
 DIGITS = 5

@@ -64,7 +64,8 @@ class RelativeEncoding(nn.Module, ABC):
     split: Split | None = None
     rewrites_keys: bool = False
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **arguments: object) -> None:
+        super().__init_subclass__(**arguments)
         cls.rewrites_keys = cls.prepare_keys is not RelativeEncoding.prepare_keys
 
     def prepare_keys(
