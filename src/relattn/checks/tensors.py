@@ -207,7 +207,8 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
     if attn_mask is None:
         return
     if not isinstance(attn_mask, Tensor):
-        raise TypeError(f"attn_mask: got {kind_of(attn_mask)}; expected a boolean or float tensor")
+        way_out = "; give an encoding as encoding=" if hasattr(attn_mask, "on") else ""  # ScoreTerms have it, too
+        raise TypeError(f"attn_mask: got {kind_of(attn_mask)}; expected a boolean or float tensor{way_out}")
     check_layout("attn_mask", attn_mask)
     if attn_mask.dtype not in (torch.bool, query.dtype, torch.float32):
         integer = not attn_mask.is_floating_point()
