@@ -23,10 +23,7 @@ class SandwichBias(RelativeEncoding):
     is largest at d = 0, where it is width / (2 c_h). It falls with the distance, with ripples. It is the same for the
     past and the future. There are no parameters.
 
-    num_heads: the number of query heads.
-    width: the number of features of p, sines and cosines together, even; in the paper 128 for every width of the model.
-
-    Raises ValueError: for other sizes. A call raises ShapeError: for a query of another number of heads.
+    A call raises ShapeError: for a query of another number of heads.
 
     Source: Chi et al. 2023 (Sandwich, "Dissecting Transformer Length Extrapolation via the Lens of Receptive Field
     Analysis"); frequencies and ratios as in attention-gym's `sandwich`.
@@ -39,6 +36,14 @@ class SandwichBias(RelativeEncoding):
     """
 
     def __init__(self, num_heads: int, width: int = 128) -> None:
+        """No parameters: the numbers follow from the sizes.
+
+        num_heads: the number of query heads.
+        width: the number of features of p, sines and cosines together, even; in the paper 128 for every width of the
+            model.
+
+        Raises ValueError: for other sizes.
+        """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         self.heads = range(self.num_heads)

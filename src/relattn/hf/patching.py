@@ -23,8 +23,9 @@ from relattn.hf.report import KINDS, Report
 def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Report:
     """The model's own outputs from its own weights, with its attention computed by relattn; in place.
 
-    model: a loaded transformers model, or a module that holds such models. backend: as in `relative_attention`. strict:
-        every attention module must be changed.
+    model: a loaded transformers model, or a module that holds such models.
+    backend: as in `relative_attention`.
+    strict: every attention module must be changed.
 
     Modules that add a position bias are switched to a relattn subclass of their own class, with the same weights under
     the same names. Where a model takes an attn_implementation, it becomes "relattn", in the model's own copy of its

@@ -38,15 +38,6 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     A drop-in replacement: the arguments, weights and call are those of `keras.layers.MultiHeadAttention`. With
     `encoding=None` the numbers are the same, too.
 
-    Args:
-        num_heads, key_dim, value_dim, dropout, use_bias, output_shape: As in `keras.layers.MultiHeadAttention`, whose
-            other arguments are taken too.
-        encoding: `None`, or a layer of `relattn.keras` made for `num_heads` heads of width `key_dim`.
-        scale: The scale of the scores; `1 / sqrt(key_dim)` by default.
-        query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores per head,
-            not `Lq * Lk`, and computes them again for their gradients. `None` takes all queries at once for short
-            sequences, and blocks for long ones.
-
     Call arguments:
         query: Tensor of shape `(B, Lq, dim)`.
         value: Tensor of shape `(B, Lk, dim)`.
@@ -75,6 +66,17 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         query_block: int | None = None,
         **kwargs: Any,
     ) -> None:
+        """The layer of Keras around an encoding.
+
+        Args:
+            num_heads, key_dim, value_dim, dropout, use_bias, output_shape: As in `keras.layers.MultiHeadAttention`,
+                whose other arguments are taken too.
+            encoding: `None`, or a layer of `relattn.keras` made for `num_heads` heads of width `key_dim`.
+            scale: The scale of the scores; `1 / sqrt(key_dim)` by default.
+            query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores per
+                head, not `Lq * Lk`, and computes them again for their gradients. `None` takes all queries at once for
+                short sequences, and blocks for long ones.
+        """
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {kind_of(encoding)}; expected a layer of relattn.keras or None")
         check_scale(scale)
