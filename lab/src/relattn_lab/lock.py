@@ -15,7 +15,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
+def exclusive_folder(out: Path) -> Iterator[None]:
     """Inside, no other process works in `out`. The lock dies with its process, however that ends.
 
     The folder is made where it is not there yet, and removed again where nothing was written into it.

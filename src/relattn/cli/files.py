@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-DRAFT = ".partial-"
+PARTIAL_PREFIX = ".partial-"
 """The beginning of drafts' names. Drafts that a killed process leaves may be ignored, and removed."""
 
 
@@ -29,7 +29,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             "first"
         )
     with said(path):
-        handle, name = tempfile.mkstemp(prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f"{PARTIAL_PREFIX}{path.stem}-", suffix=path.suffix, dir=path.parent)
         os.close(handle)
     draft = Path(name)
     try:

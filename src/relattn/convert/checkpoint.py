@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relattn.checks.values import check_choice, kind_of
 from relattn.convert.finding import naming, our_layers, their_layers
-from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.format import Format, MismatchError, Tensors
 from relattn.convert.registry import FORMATS
 from relattn.encodings.base import RelativeEncoding
 from relattn.nn import RelativeMultiheadAttention
@@ -107,14 +107,14 @@ def _read(state: Tensors, form: Format, layer: str, names: dict[str, str]) -> di
 def _model(
     form: Format, ours: Tensors, encoding: Callable[[], RelativeEncoding] | None = None
 ) -> RelativeMultiheadAttention:
-    """The module that holds these parameters, without numbers; Misfit where there is no such module."""
+    """The module that holds these parameters, without numbers; MismatchError where there is no such module."""
     q, k, v = (ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj"))
     given = None if encoding is None else encoding()
     with torch.device("meta"):
         own, head_dim = form.model(ours)
         heads, kv_heads = q.shape[0] // head_dim, k.shape[0] // head_dim
         if q.shape[0] % head_dim or k.shape[0] % head_dim or heads % max(kv_heads, 1) or not kv_heads:
-            raise Misfit(
+            raise MismatchError(
                 f"projects to {q.shape[0]} features of queries and {k.shape[0]} of keys; expected heads of width "
                 f"{head_dim}"
             )
@@ -126,7 +126,7 @@ def _model(
     for name in (*ours, *expected):
         came, needed = (list(one[name].shape) if name in one else "nothing" for one in (ours, expected))
         if came != needed:
-            raise Misfit(
+            raise MismatchError(
                 f"makes {name} {came}, and RelativeMultiheadAttention({q.shape[1]}, {heads}, head_dim={head_dim}) has "
                 f"{needed}"
             )

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from torch import Tensor
 
-from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.format import Format, MismatchError, Tensors
 from relattn.convert.weights import identity_like, is_identity, refuse_biases
 from relattn.encodings.t5 import T5Bias
 
@@ -25,10 +25,10 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
     table, q, k = theirs[TABLE], theirs["to_q.weight"], theirs["to_k.weight"]
     heads = table.shape[1]
     if heads > 1 and OUT not in theirs:
-        raise Misfit(f"has no {OUT} beside a bias for {heads} heads; only one head can do without")
+        raise MismatchError(f"has no {OUT} beside a bias for {heads} heads; only one head can do without")
     out = theirs.get(OUT, identity_like(q))
     if q.shape[0] % heads or q.shape[0] % k.shape[0] or out.shape[1] != q.shape[0]:
-        raise Misfit(
+        raise MismatchError(
             f"has to_q.weight {list(q.shape)}, to_k.weight {list(k.shape)} and to_out.weight {list(out.shape)} beside "
             f"a bias for {heads} heads; expected one width of queries, keys and values in every head"
         )
@@ -71,7 +71,7 @@ def _model(ours: Tensors) -> tuple[T5Bias, int]:
     num_buckets, num_heads = ours["encoding.bias"].shape
     features = ours["q_proj.weight"].shape[0]
     if num_buckets % 4 or features % num_heads:
-        raise Misfit(
+        raise MismatchError(
             f"has a bias of {num_buckets} buckets and {num_heads} heads beside {features} features of queries; "
             "expected a multiple of four buckets, and a multiple of the heads"
         )
@@ -85,7 +85,7 @@ def _bias_of_the_stack(names: Collection[str], layer: str) -> dict[str, str]:
         return {}
     stack, number = placed["stack"], int(placed["number"])
     if f"{stack}layers.{number + 1}.1.to_q.weight" in names:
-        raise Misfit(
+        raise MismatchError(
             "is followed by another attention layer; with cross_attend every second one has no bias, and the names do "
             "not tell them apart; leave the cross-attention out of the checkpoint"
         )
@@ -109,5 +109,5 @@ X_TRANSFORMERS = Format(
     model=_model,
     outside=_bias_of_the_stack,
     place=_place,
-    unsaid="T5Bias takes max_distance from the config, and bidirectional=False for a Decoder, which is causal.",
+    note="T5Bias takes max_distance from the config, and bidirectional=False for a Decoder, which is causal.",
 )

@@ -13,7 +13,7 @@ from relattn.checks.terms import check_kind
 from relattn.checks.values import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import FEW, MOST, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, SMALL_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.offsets import alibi_slopes
@@ -101,7 +101,7 @@ def _rows(
     return (slopes.unsqueeze(-1) * distances).to(dtype)
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _distances(
     first: int | Int64[Tensor, ""], count: int, signed: bool, device: torch.device
 ) -> Int64[Tensor, "count"]:
@@ -110,7 +110,7 @@ def _distances(
     return offsets if signed else -offsets.abs()
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _fixed_rows(
     first: int | Int64[Tensor, ""],
     count: int,
@@ -125,12 +125,12 @@ def _fixed_rows(
     return _rows(of_all[heads.start : heads.stop], _distances(first, count, signed, device), dtype)
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _given_slopes(slopes: tuple[float, ...], device: torch.device) -> Float64[Tensor, "H"]:
     return torch.tensor(slopes, dtype=torch.float64, device=device)
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
     """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
     lower = 1 << (num_heads.bit_length() - 1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relattn.checks.values import FAR, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, lru_tensor_cache
+from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
 from relattn.equation.tables import OffsetTable, gather_rows
 from relattn.equation.terms import ScoreTerms
@@ -140,7 +140,7 @@ def disentangled_table(
     return OffsetTable(gather_rows(rows, delta), span.first, "clamp")
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _delta_of(
     span: Span, device: torch.device, max_distance: int, num_buckets: int | None, num_rows: int
 ) -> Int64[Tensor, "count"]:

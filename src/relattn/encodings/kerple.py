@@ -13,7 +13,7 @@ from relattn.checks.terms import check_kind
 from relattn.checks.values import check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import FEW, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span
@@ -86,7 +86,7 @@ class KerpleBias(RelativeEncoding):
         return f"{self.num_heads}, kind={self.kind!r}"
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _distances(
     first: int | Int64[Tensor, ""], count: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "count"]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from relattn.checks.values import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads
-from relattn.encodings.constants import FEW, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -73,7 +73,7 @@ class SandwichBias(RelativeEncoding):
         return f"{self.num_heads}, width={self.width}"
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _rows(
     first: int | Int64[Tensor, ""],
     count: int,

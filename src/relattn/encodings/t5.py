@@ -13,7 +13,7 @@ from relattn.checks.terms import check_kind
 from relattn.checks.values import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, lru_tensor_cache
+from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
@@ -90,7 +90,7 @@ def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirect
     return OffsetTable(rows, span.first, "clamp")
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _buckets_of(
     span: Span, device: torch.device, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "count"]:

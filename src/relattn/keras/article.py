@@ -16,7 +16,7 @@ from relattn.errors import ShapeError
 from relattn.keras.attend import Mask
 from relattn.keras.installed import keras, ops
 from relattn.keras.loop import attend
-from relattn.keras.masks import lengthwise, pairwise
+from relattn.keras.masks import as_length_mask, as_pair_mask
 from relattn.keras.padding import seen, with_zeros
 from relattn.keras.positions import Positions
 from relattn.keras.scores import added_alone
@@ -179,7 +179,9 @@ class Attention(keras.layers.Layer):
         query_length, key_length = self.embedding.check_length("query", query), self.embedding.check_length("key", key)
         _check_alike(key, value, query)
         shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-        mask = Mask(keys=lengthwise("key_mask", key_mask, shape[0], shape[3]), pairs=pairwise(attention_mask, shape))
+        mask = Mask(
+            keys=as_length_mask("key_mask", key_mask, shape[0], shape[3]), pairs=as_pair_mask(attention_mask, shape)
+        )
         dtype = score_dtype(self.compute_dtype)
         positions = Positions(0, 0, query_length, key_length, highest=0 if use_causal_mask else None)
         queries, keys = seen(mask, positions)

@@ -10,7 +10,7 @@ from relattn.keras.attend import Mask
 from relattn.keras.encoding import RelativeEncoding
 from relattn.keras.installed import keras, ops
 from relattn.keras.loop import attend
-from relattn.keras.masks import lengthwise, pairwise
+from relattn.keras.masks import as_length_mask, as_pair_mask
 from relattn.keras.padding import seen, with_zeros
 from relattn.keras.positions import Positions
 from relattn.keras.tensors import Place, Shape, Tensor, as_place, score_dtype
@@ -237,13 +237,13 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         attention_mask: Tensor | None,
     ) -> Mask:
         """All masks of a call, in one form."""
-        queries = lengthwise("query_mask", query_mask, *query.shape[:2])
-        values = lengthwise("value_mask", value_mask, *value.shape[:2])
-        keys = lengthwise("key_mask", key_mask, *value.shape[:2])
+        queries = as_length_mask("query_mask", query_mask, *query.shape[:2])
+        values = as_length_mask("value_mask", value_mask, *value.shape[:2])
+        keys = as_length_mask("key_mask", key_mask, *value.shape[:2])
         if values is not None and keys is not None:
             keys = ops.logical_and(values, keys)
         shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
-        return Mask(queries, values if keys is None else keys, pairwise(attention_mask, shape))
+        return Mask(queries, values if keys is None else keys, as_pair_mask(attention_mask, shape))
 
     def compute_output_spec(
         self,
