@@ -30,7 +30,7 @@ from relattn_lab.support.progress import Progress
 from relattn_lab.trainer import VALIDATIONS
 from relattn_lab.training import train
 from relattn_lab.voices.medium import FourVoices
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 RESULTS_FILE = "results.json"
 REPORT_FILE = "report.html"
@@ -82,7 +82,7 @@ class Comparison(Experiment):
     def _report(self) -> dict[str, Any]:
         results = self._results()
         text = page(results, self._tunes())
-        with kept("the report", self.out):
+        with explain_unwritten("the report", self.out):
             write_text(self.out / REPORT_FILE, text)
             write_json(self.out / RESULTS_FILE, results)
         return results

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList, set_seed
 
-from relattn.cli.files import said
+from relattn.cli.files import explain_write_errors
 from relattn.cli.stopped import stop
 from relattn_lab.cache import CACHE, LabCache
 from relattn_lab.checkpoint import load_checkpoint
@@ -101,7 +101,7 @@ def compose(
     tokens = tokens[: given + whole]
     title = f"{opening.name}, continued" if len(opening.tokens) else "From nothing"
     title = f"{title} by {model.config.encoding} (seed {sampling.seed})"
-    with said(out):
+    with explain_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', opening.name)}-{model.config.encoding}-seed{sampling.seed}"
     files = medium.write(str(out / stem), model, Written(title, opening, tokens, card.vocabulary))

@@ -20,7 +20,7 @@ from relattn_lab.evaluate import evaluate
 from relattn_lab.optimizer import MuonAndAdamW
 from relattn_lab.stopping import StopRequest
 from relattn_lab.windows import IGNORED, Windows
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 LOGS = 60
 """Entries of the training curve."""
@@ -146,7 +146,7 @@ class ParallelTrainer(Trainer):
     def _save_checkpoint(self, model, trial) -> None:
         config: Any = self.model.config  # pyright: ignore[reportOptionalMemberAccess]
         what = f"the checkpoint of {config.encoding}, seed {self.args.seed}, at step {self.state.global_step}"
-        with kept(what, Path(self.args.output_dir)):  # pyright: ignore[reportArgumentType]
+        with explain_unwritten(what, Path(self.args.output_dir)):  # pyright: ignore[reportArgumentType]
             super()._save_checkpoint(model, trial)
 
 

@@ -13,7 +13,7 @@ OURS: Axes = {f"{name}.{part}": axes for name in PROJECTIONS for part, axes in (
 
 
 @contextmanager
-def naming(layer: str) -> Iterator[None]:
+def name_layer_in_errors(layer: str) -> Iterator[None]:
     """A MismatchError becomes the error that names the layer."""
     try:
         yield
@@ -30,7 +30,7 @@ def their_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
 
 
 def _their_names(state: Tensors, form: Format, layer: str) -> dict[str, str]:
-    with naming(layer):
+    with name_layer_in_errors(layer):
         known = {**form.needs, **form.may}
         below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
         names = {local: layer + local for local in below if local in known}
@@ -56,7 +56,7 @@ def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
         own = [local for local in below if local.startswith("encoding.")]
         if not own:
             continue
-        with naming(layer):
+        with name_layer_in_errors(layer):
             missing = [f"{name}.weight" for name in PROJECTIONS if f"{name}.weight" not in below]
             if missing:
                 raise MismatchError(f"has no {', '.join(missing)}, which RelativeMultiheadAttention needs")

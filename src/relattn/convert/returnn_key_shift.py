@@ -64,7 +64,7 @@ def model(ours: Tensors) -> tuple[ShawEmbedding, int]:
     return encoding, head_dim
 
 
-def _alike(layer: str, table: str) -> int:
+def _common_prefix_length(layer: str, table: str) -> int:
     """The number of equal characters at the beginning of two names."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(layer, table, strict=False))))
 
@@ -77,7 +77,7 @@ def _table_of(names: Collection[str], layer: str) -> dict[str, str]:
     """
     layers = layers_in(names, (FUSED,))
     tables = [place + TABLE for place in layers_in(names, (TABLE,))]
-    nearest = {one: max(tables, key=partial(_alike, one), default="") for one in layers}
+    nearest = {one: max(tables, key=partial(_common_prefix_length, one), default="") for one in layers}
     if sorted(nearest.values()) != sorted(tables):
         raise MismatchError(
             f"does not say which encoding_matrix is its key_shift: there are {len(layers)} QKV and {len(tables)} "

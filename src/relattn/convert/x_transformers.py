@@ -34,11 +34,11 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
         )
     groups, width = q.shape[0] // k.shape[0], q.shape[0] // heads
     return {
-        "q_proj.weight": _neighbours(q, groups, width),
+        "q_proj.weight": _interleave(q, groups, width),
         "k_proj.weight": k,
         "v_proj.weight": theirs["to_v.weight"],
-        "out_proj.weight": _neighbours(out.T, groups, width).T,
-        "encoding.bias": _neighbours(table.T, groups, 1).T * width**0.5,
+        "out_proj.weight": _interleave(out.T, groups, width).T,
+        "encoding.bias": _interleave(table.T, groups, 1).T * width**0.5,
     }
 
 
@@ -47,22 +47,22 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
     table, q, k = ours["encoding.bias"], ours["q_proj.weight"], ours["k_proj.weight"]
     groups, width = q.shape[0] // k.shape[0], q.shape[0] // table.shape[1]
     theirs = {
-        "to_q.weight": _apart(q, groups, width),
+        "to_q.weight": _deinterleave(q, groups, width),
         "to_k.weight": k,
         "to_v.weight": ours["v_proj.weight"],
-        TABLE: _apart(table.T, groups, 1).T / width**0.5,
+        TABLE: _deinterleave(table.T, groups, 1).T / width**0.5,
     }
     if table.shape[1] == 1 and is_identity(ours):
         return theirs
-    return theirs | {OUT: _apart(ours["out_proj.weight"].T, groups, width).T}
+    return theirs | {OUT: _deinterleave(ours["out_proj.weight"].T, groups, width).T}
 
 
-def _neighbours(rows: Tensor, groups: int, width: int) -> Tensor:
+def _interleave(rows: Tensor, groups: int, width: int) -> Tensor:
     """Heads of `width` rows, reordered: heads that share a key head, one in every len / groups, become neighbours."""
     return rows.unflatten(0, (groups, -1, width)).transpose(0, 1).flatten(0, 2)
 
 
-def _apart(rows: Tensor, groups: int, width: int) -> Tensor:
+def _deinterleave(rows: Tensor, groups: int, width: int) -> Tensor:
     """The way back."""
     return rows.unflatten(0, (-1, groups, width)).transpose(0, 1).flatten(0, 2)
 
