@@ -16,7 +16,7 @@ from measure.settings import Settings
 from measure.studies.catalogue import GRIDS
 from measure.studies.study import carry_out
 from relattn.cli.console import Bar, out, say_stopped
-from relattn_lab.lock import alone_in
+from relattn_lab.lock import exclusive_folder
 from relattn_lab.support.files import write_text
 
 TABLE_FILE = "table.md"
@@ -40,7 +40,7 @@ def run_grid(name: str, out: Path) -> None:
 
 
 def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None, heading: str) -> None:
-    with alone_in(folder):
+    with exclusive_folder(folder):
         try:
             with Bar() as bar:
                 results = Benchmark(settings, folder, bar, candidates).run()
@@ -58,7 +58,7 @@ def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None,
 def run_study(name: str, folder: Path) -> None:
     """Carry out a study; on Ctrl-C and SIGTERM as `run`."""
     try:
-        with alone_in(folder), Bar() as bar:
+        with exclusive_folder(folder), Bar() as bar:
             page = carry_out(name, folder, bar)
     except KeyboardInterrupt as stopped:
         say_stopped(stopped, _kept(folder / f"{name}.json"))

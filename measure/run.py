@@ -18,7 +18,7 @@ from measure.settings import Settings
 from relattn.cli.bench.relattn_candidates import BACKEND_OF, chosen_by_auto
 from relattn.cli.bench.run import timed
 from relattn.cli.bench.workload import TRAINING, Workload
-from relattn.cli.files import said
+from relattn.cli.files import explain_write_errors
 from relattn_lab.support.files import check_folder
 from relattn_lab.support.progress import Progress
 
@@ -41,7 +41,7 @@ class Benchmark:
         self._candidates = {name: CANDIDATES[name] for name in candidates or CANDIDATES}
         self._checks: dict[tuple[str, Workload], Check | str] = {}
         check_folder("out", folder)
-        with said(folder):
+        with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self.results = resume(settings, self._candidates, folder)
 

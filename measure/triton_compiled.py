@@ -133,7 +133,7 @@ class Launch(NamedTuple):
 def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
     """The kernels of a training step in their order, on a GPU of this capability; nothing is launched."""
     found: list[Launch] = []
-    decide = backward.is_ordered
+    decide = backward.is_deterministic
 
     def note(
         kernel: Any, call: Call, programs: Callable[[int], int], given: tuple, *,
@@ -147,7 +147,7 @@ def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
         for module in (backward, keys, ordered_launch):
             patches.enter_context(patch.object(module, "architecture_of", lambda call: capability))
         patches.enter_context(
-            patch.object(backward, "is_ordered", lambda call, wanted: ordered or decide(call, wanted))
+            patch.object(backward, "is_deterministic", lambda call, wanted: ordered or decide(call, wanted))
         )
         answers = forward.forward(call)
         backward.backward(call, answered(answers, answers.output, answers.lse), every_gradient_of(call))

@@ -24,7 +24,7 @@ from relattn import (
     relative_attention,
 )
 from relattn.encodings import alibi, constants, disentangled, kerple, sandwich, t5, transformer_xl, turns
-from relattn.encodings.constants import FEW, MOST, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, SMALL_TENSORS, lru_tensor_cache
 from relattn.encodings.turns import Turns
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.positions import Span
@@ -38,13 +38,13 @@ def counted(count: int, device: torch.device) -> Tensor:
 
 def test_made_once() -> None:
     """Equal arguments give the same tensor, other arguments another one."""
-    made = lru_tensor_cache(MOST)(counted)
+    made = lru_tensor_cache(SMALL_TENSORS)(counted)
     assert made(5, CPU) is made(5, CPU)
     assert made(6, CPU).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_no_other_device_keeps_any() -> None:
-    made = lru_tensor_cache(MOST)(counted)
+    made = lru_tensor_cache(SMALL_TENSORS)(counted)
     assert made(5, torch.device("meta")) is not made(5, torch.device("meta"))
 
 
@@ -54,7 +54,7 @@ def test_no_other_device_keeps_any() -> None:
         (t5._buckets_of, (Span(-7, 8), CPU, 12, 41, True)),
         (alibi._paper_slopes, (12, CPU)),
         (alibi._given_slopes, ((0.5, 0.1), CPU)),
-        (turns._kept, (Turns(8, 10000.0), (ContiguousPositions(3),), 5, (), torch.float32, CPU)),
+        (turns._cached_cos_sin, (Turns(8, 10000.0), (ContiguousPositions(3),), 5, (), torch.float32, CPU)),
         (disentangled._delta_of, (Span(-7, 8), CPU, 12, None, 24)),
     ],
 )
@@ -65,10 +65,10 @@ def test_the_encodings_keep_theirs(make: Callable[..., Tensor], key: tuple[Any, 
 @pytest.mark.parametrize(
     ("make", "rest", "most"),
     [
-        (alibi._fixed_rows, (4, range(4), False, torch.float32, CPU), FEW),
-        (alibi._distances, (False, CPU), FEW),
-        (sandwich._rows, (6, 4, range(4), torch.float32, CPU), FEW),
-        (kerple._distances, (torch.float32, CPU), FEW),
+        (alibi._fixed_rows, (4, range(4), False, torch.float32, CPU), LONG_TENSORS),
+        (alibi._distances, (False, CPU), LONG_TENSORS),
+        (sandwich._rows, (6, 4, range(4), torch.float32, CPU), LONG_TENSORS),
+        (kerple._distances, (torch.float32, CPU), LONG_TENSORS),
         (transformer_xl._sinusoids_of, (8, False, torch.float32, CPU), 1),
     ],
 )
@@ -136,7 +136,7 @@ def test_the_layers_of_a_model_make_them_once(
 
 def test_a_start_that_is_a_tensor_keeps_nothing() -> None:
     """Its number may change."""
-    make = lru_tensor_cache(MOST)(lambda first, count, device: Span(first, count).offsets(device))
+    make = lru_tensor_cache(SMALL_TENSORS)(lambda first, count, device: Span(first, count).offsets(device))
     start = torch.tensor(3)
     assert make(start, 2, CPU).tolist() == [3, 4]
     assert make(start.add_(1), 2, CPU).tolist() == [4, 5]
@@ -162,7 +162,7 @@ def test_rotations_turn_once(encoding: RotaryEmbedding, place: Any, monkeypatch:
 
 def test_a_watched_call_keeps_nothing() -> None:
     """Under a mode the function makes a tensor of that mode, before and after a plain one was kept."""
-    made = lru_tensor_cache(MOST)(counted)
+    made = lru_tensor_cache(SMALL_TENSORS)(counted)
     with FakeTensorMode():
         assert type(made(5, CPU)) is FakeTensor
     assert type(made(5, CPU)) is torch.Tensor

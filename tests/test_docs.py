@@ -94,6 +94,14 @@ OLD_NAMES = (
 DOCUMENTS = ["README.md", "lab/README.md", "DESIGN.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml"]
 
 
+LONGEST_DESIGN = 250
+"""Lines. What belongs to one file stands in its docstring."""
+
+
+def test_the_design_stays_short():
+    assert len((ROOT / "DESIGN.md").read_text().splitlines()) <= LONGEST_DESIGN
+
+
 def old_names(text: str) -> list[str]:
     """Those that a text has."""
     ends = {name: r"(?!\w)" if name[-1].isalnum() else "" for name in OLD_NAMES}

@@ -219,6 +219,11 @@ def test_no_arrow_goes_up():
     assert complaints(*SOURCES) == []
 
 
+def test_the_design_draws_the_parts_in_this_order():
+    drawn = re.findall(r"^    \|   ([\w.]+) ", (REPOSITORY / "DESIGN.md").read_text(), re.MULTILINE)
+    assert tuple(reversed(drawn)) == PARTS
+
+
 def test_oracles_import_nothing_of_ours():
     oracles = sorted((REPOSITORY / "tests" / "oracle").rglob("*.py"))
     assert oracles

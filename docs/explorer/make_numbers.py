@@ -140,7 +140,8 @@ def lowered(encoding: relattn.RelativeEncoding, query: Tensor, key: Tensor, head
     row for each offset, from the most distant past on.
     """
     with torch.no_grad():
-        problem = request_of(query[None], key[None], key[None], encoding=encoding).problem
+        tensors = query[None], key[None], key[None]
+        problem = request_of(*tensors, False, False, encoding, 0, 0, Options()).problem
     (axis,) = problem.axes
     found = {"query": problem.query[0], "key": problem.key[0]}
     found = {name: found[name] for name, own in (("query", query), ("key", key)) if not torch.equal(found[name], own)}

@@ -14,7 +14,7 @@ import torch
 from measure.resume import HOW_ELSE, check_measured_here
 from measure.studies.catalogue import CATALOGUE, study_of
 from relattn.cli.bench.timing import Spread
-from relattn.cli.files import said
+from relattn.cli.files import explain_write_errors
 from relattn.cli.machine import machine, versions
 from relattn_lab.support.files import check_folder, write_json, write_text
 from relattn_lab.support.progress import Progress
@@ -108,7 +108,7 @@ def carry_out(name: str, folder: Path, progress: Progress) -> str:
     check_folder("out", folder)
     study = study_of(name)
     torch.set_num_threads(study.threads)
-    with said(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     kept = _begun(name, study, folder)
     missing = [key for key in study.measurements if key not in kept.figures]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from relattn import ShapeError, relative_attention
+from relattn import AlibiBias, ScoreTerms, ShapeError, T5Bias, attention_weights, explain, relative_attention
+from relattn.checks.values import kind_of
 from tests.bad_input.refusal import call, ones, refused
 
 KEPT = "expected a boolean tensor, True where a key is kept; compare (mask != 0) to make one"
@@ -37,6 +38,14 @@ def test_key_mask_device():
 def test_attn_mask_no_tensor(came):
     with refused(TypeError, f"attn_mask: got {type(came).__name__}; expected a boolean or float tensor"):
         call(attn_mask=came)
+
+
+@pytest.mark.parametrize("encoding", [T5Bias(4), T5Bias(4) + AlibiBias(4), ScoreTerms()], ids=kind_of)
+@pytest.mark.parametrize("function", [relative_attention, attention_weights, explain])
+def test_an_encoding_in_the_place_of_attn_mask(function, encoding):
+    got = f"attn_mask: got {kind_of(encoding)}; expected a boolean or float tensor; give an encoding as encoding="
+    with refused(TypeError, got):
+        function(*[ones(2, 4, 5, 6)] * 3, encoding)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64, torch.float16, torch.complex64], ids=str)

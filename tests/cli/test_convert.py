@@ -37,7 +37,7 @@ def test_there_and_back(checkpoint: dict[str, Tensor], tmp_path: Path, monkeypat
     for shown in (
         "2 attention layers from transfo_xl to relattn", "transformer.layers.0.dec_attn", "3 of 4",
         "TransformerXLEmbedding(3, 4, embed_dim=12", "2 other tensors as they were",
-        f"note: {FORMATS['transfo_xl'].unsaid}", f"written {ours}",
+        f"note: {FORMATS['transfo_xl'].note}", f"written {ours}",
     ):  # fmt: skip
         assert shown in printed, shown
     assert_same_bits(load_file(ours), to_relattn(checkpoint, "transfo_xl"))

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted(
     [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "vectors/README.md")),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "DESIGN.md", "vectors/README.md")),
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "measure").rglob("*.md"),
     ]

@@ -56,9 +56,9 @@ def test_the_pairs_of_chunks(left: int | None, cached: int, new: int, first: int
     query, key = torch.randn(BATCH, HEADS, new, 4), torch.randn(BATCH, HEADS, cached + new, 4)
     found = relattn.relative_attention(query, key, key, **chunks.keywords())
     torch.testing.assert_close(found, relattn.relative_attention(query, key, key, attn_mask=pairs[:, None]))
-    blind = chunks.blind()
-    assert blind is not None
-    assert torch.equal(blind, ~pairs.any(dim=2))
+    hidden = chunks.queries_without_keys()
+    assert hidden is not None
+    assert torch.equal(hidden, ~pairs.any(dim=2))
 
 
 @pytest.mark.parametrize("masked", [True, False])

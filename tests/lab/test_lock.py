@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from relattn_lab.lock import LOCK, alone_in
+from relattn_lab.lock import LOCK, exclusive_folder
 from tests.lab.cli.test_commands import SMALL, call, refused
 from tests.lab.small import write_data
 
 HOLDER = """
 import sys
 from pathlib import Path
-from relattn_lab.lock import alone_in
-with alone_in(Path(sys.argv[1])):
+from relattn_lab.lock import exclusive_folder
+with exclusive_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -58,11 +58,11 @@ def test_the_second_process_is_refused_until_the_first_is_gone(stop: signal.Sign
 
 def test_folders_that_were_made_for_nothing_are_removed(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
-    with pytest.raises(RuntimeError), alone_in(out):
+    with pytest.raises(RuntimeError), exclusive_folder(out):
         assert out.is_dir()
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-    with alone_in(out):
+    with exclusive_folder(out):
         (out / "file").touch()
     assert [path.name for path in out.iterdir()] == ["file"]
 
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuses)
-    with pytest.raises(OSError) as caught, alone_in(tmp_path / "out"):
+    with pytest.raises(OSError) as caught, exclusive_folder(tmp_path / "out"):
         pass
     assert str(caught.value) == (
         f"{tmp_path / 'out'} cannot be written: got 'Permission denied'; expected free space and write permission; "

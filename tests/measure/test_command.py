@@ -17,7 +17,7 @@ from measure.memory import Memory
 from measure.settings import Settings
 from relattn.cli.bench import options, timing
 from relattn.cli.bench.relattn_candidates import FLOOR
-from relattn_lab.lock import alone_in
+from relattn_lab.lock import exclusive_folder
 
 TINY = ["--lengths", "16,32", "--heads", "2", "--head-dims", "8", "--seconds", "0.001", "--device", "cpu"]
 
@@ -118,7 +118,7 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path, arguments, said):
 def test_a_folder_is_refused_that_is_another_s_or_has_no_name(asked, tmp_path):
     """Both would measure at once, and the same benchmark would overwrite the file of the other."""
     busy = tmp_path / "busy" / ("relative" if asked == ["relative"] else "")
-    with alone_in(busy):
+    with exclusive_folder(busy):
         assert call(*asked, "--out", tmp_path / "busy")[2].endswith(
             f"error: --out: got {busy}, where another process is at work; expected a folder for this one alone; wait "
             "for the other to end, or choose another --out"

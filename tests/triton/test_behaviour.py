@@ -79,9 +79,9 @@ def test_a_number_that_swallows_a_rows_scores_leaves_it_uniform(
 ) -> None:
     from relattn.backends.triton.kernels import decoding, forward
 
-    monkeypatch.setattr(forward, "FEW", few)
+    monkeypatch.setattr(forward, "MAX_QUERIES", few)
     monkeypatch.setattr(decoding, "NUMBERS", 4 * 16)
-    monkeypatch.setattr(decoding, "KEYS_OF_A_PART", 4)
+    monkeypatch.setattr(decoding, "KEYS_PER_SPLIT", 4)
     with torch.device(device):
         hold_a_swallowed_row_uniform("triton", constant)
 

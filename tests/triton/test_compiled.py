@@ -251,7 +251,7 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         {table: getattr(call, table)._replace(zero=True) for table in names if getattr(call, table)}
         for names in (TABLES[::2], TABLES[1::2])
     ]
-    monkeypatch.setattr(decoding, "part_kernel", Recorder(decoding.part_kernel))
+    monkeypatch.setattr(decoding, "split_keys_kernel", Recorder(decoding.split_keys_kernel))
     monkeypatch.setattr(decoding, "merge_kernel", Recorder(decoding.merge_kernel))
     widths = {"D": 64, "DV": 64, "DR": 64}
     for ordered, one in ((True, replace(call, **shared, **zero[0])), (False, replace(call, **zero[1]))):
@@ -315,8 +315,8 @@ def test_decoding_compiles_for_hopper(
     from relattn.backends.triton.kernels import decoding
     from tests.triton.compiled import compiled
 
-    part, merge = Recorder(decoding.part_kernel), Recorder(decoding.merge_kernel)
-    monkeypatch.setattr(decoding, "part_kernel", part)
+    part, merge = Recorder(decoding.split_keys_kernel), Recorder(decoding.merge_kernel)
+    monkeypatch.setattr(decoding, "split_keys_kernel", part)
     monkeypatch.setattr(decoding, "merge_kernel", merge)
     key = torch.empty(4, 4, 8192, 64, dtype=torch.bfloat16, device="meta")
     decoding.few_queries(meta_call(tables, 33, length=1, key=key, value=key, offset=8191, **changes))

@@ -27,7 +27,7 @@ def in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few queries there are, they are computed in tiles."""
     from relattn.backends.triton.kernels import forward
 
-    monkeypatch.setattr(forward, "FEW", 0)
+    monkeypatch.setattr(forward, "MAX_QUERIES", 0)
 
 
 def hold_short_sequences_to_the_oracle(name: str, device: str, rng: np.random.Generator) -> None:

@@ -31,7 +31,7 @@ def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     from relattn.backends.triton.kernels import decoding
 
     monkeypatch.setattr(decoding, "NUMBERS", 16 * 32)
-    monkeypatch.setattr(decoding, "KEYS_OF_A_PART", 16)
+    monkeypatch.setattr(decoding, "KEYS_PER_SPLIT", 16)
 
 
 @everywhere
@@ -60,7 +60,7 @@ def test_a_tile_of_queries_gives_the_same(device: str, monkeypatch: pytest.Monke
 
     call = make_call(lengths=(QUERIES, KEYS), masks="ks", dropout_p=0.4, seed=5)
     few = forward.forward(call)
-    monkeypatch.setattr(forward, "FEW", 0)
+    monkeypatch.setattr(forward, "MAX_QUERIES", 0)
     for ours, theirs in zip(few[:2], forward.forward(call)[:2], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 

@@ -99,7 +99,7 @@ def test_every_gradient(
     """By the plain formula, from the seed that torch's generator draws: few queries, and many across tiles."""
     from relattn.backends.triton.kernels import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: ordered)
     needs = CASES[name].requirements()
     heads, causal = needs.get("num_heads") or 4, needs.get("is_causal")
     for queries, keys in ((3, 40), (21, 19)):

@@ -28,7 +28,7 @@ def tiles_or_rows(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which kernel computes a few queries."""
     from relattn.backends.triton.kernels import forward
 
-    monkeypatch.setattr(forward, "FEW", request.node.callspec.params.get("few", 0))
+    monkeypatch.setattr(forward, "MAX_QUERIES", request.node.callspec.params.get("few", 0))
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def either(tiles_or_rows: None, rng: np.random.Generator, monkeypatch: pytest.Mo
     """One of the two kernels, by the name of the test: they share the code of scores, masks and starts."""
     from relattn.backends.triton.kernels import forward
 
-    monkeypatch.setattr(forward, "FEW", int(rng.choice([0, 8])))
+    monkeypatch.setattr(forward, "MAX_QUERIES", int(rng.choice([0, 8])))
 
 
 @pytest.fixture
 def ordered(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from relattn.backends.triton.kernels import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: request.param == "in order")
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: request.param == "in order")
 
 
 def in_orders(names: dict[str, tuple[str, ...]]) -> pytest.MarkDecorator:
@@ -151,7 +151,7 @@ def test_starts_as_tensors(far: int, either: None, ordered: None, device: str, r
 def test_bits_repeat_in_a_fixed_order(device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     from relattn.backends.triton.kernels import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: True)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: True)
     sizes = (2, 3) if device == "cpu" else (12, 13)
     subject = make_subject(AXES_CASES["everywhere"], on_grid("everywhere", rng, sizes), "float32").on(device)
 

@@ -120,10 +120,10 @@ def test_the_fixed_order_is_taken_where_it_is_faster(
 
     monkeypatch.setattr(backward, "architecture_of", lambda call: arch)
     call = meta_call(("bias",), 33, width=128)
-    assert backward.is_ordered(call, TABLES) == expected
-    assert not backward.is_ordered(replace(call, softcap=30.0), TABLES)
+    assert backward.is_deterministic(call, TABLES) == expected
+    assert not backward.is_deterministic(replace(call, softcap=30.0), TABLES)
     shared = replace(call, key=call.key[:, :2], value=call.value[:, :2])
-    assert not backward.is_ordered(shared, TABLES), "heads share keys"
+    assert not backward.is_deterministic(shared, TABLES), "heads share keys"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sum by one program, as where determinism is asked for."""
     from relattn.backends.triton.kernels import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: True)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: True)
 
 
 def random_rows(*shape: int, dtype: torch.dtype, aligned: bool = False) -> Tensor:
@@ -353,7 +353,7 @@ def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypat
     from relattn.backends.triton.kernels.backward import backward
     from relattn.backends.triton.kernels.forward import forward
 
-    monkeypatch.setattr(backward_module, "is_ordered", lambda call, wanted: ordered)
+    monkeypatch.setattr(backward_module, "is_deterministic", lambda call, wanted: ordered)
     call = make_call(lengths=(5, 6))
     by_output, by_lse = random_cotangents(call)
     answers = answered(forward(call), by_output, by_lse)
@@ -382,7 +382,7 @@ def test_wanted_tables_of_axes_get_theirs(
     from relattn.backends.triton.kernels.backward import backward
     from relattn.backends.triton.kernels.forward import forward
 
-    monkeypatch.setattr(backward_module, "is_ordered", lambda call, wanted: ordered)
+    monkeypatch.setattr(backward_module, "is_deterministic", lambda call, wanted: ordered)
     axes = tuple({"number": n, "own": 8, "rows": 7 + n} for n in (1, 2))
     call = make_call(lengths=(5, 6), axes=axes, tables=("bias",))
     cotangents = random_cotangents(call)
@@ -399,7 +399,7 @@ def test_gradients_are_contiguous(ordered: bool, device: str, monkeypatch: pytes
     """In float32 too, where nothing converts what was added up beside spare rows: a compiled graph counts on it."""
     from relattn.backends.triton.kernels import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: ordered)
     call = make_call(lengths=(12, 20), axes=({"number": 1, "own": 8}, {"number": 2, "own": 16}))
     found = run(call, *random_cotangents(call))
     assert {"key", "value", "bias", *TABLES} < set(found)

@@ -92,7 +92,7 @@ def test_memory_is_linear_in_the_length(name: str, ordered: bool, monkeypatch: p
     """At a million tokens, and twice that of half as many."""
     from relattn.backends.triton.kernels import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: ordered)
     call = case(name, LENGTH)
     count, half = made(call, monkeypatch), made(case(name, LENGTH // 2), monkeypatch)
     assert count.bytes <= allowed(call), f"{count.bytes / allowed(call):.2f} of what is allowed; most: {count.most}"

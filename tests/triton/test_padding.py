@@ -28,7 +28,7 @@ def test_every_way(way: str, few: int, device: str, monkeypatch: pytest.MonkeyPa
     """In tiles, however few queries there are, or by the kernel for up to so many."""
     from relattn.backends.triton.kernels import forward
 
-    monkeypatch.setattr(forward, "FEW", few)
+    monkeypatch.setattr(forward, "MAX_QUERIES", few)
     assert_padding_does_not_matter(CASES["terms_all"], way, "triton", ["nan"], 0, device)
 
 

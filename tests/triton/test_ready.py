@@ -269,8 +269,8 @@ class Searched:
 
 def test_few_queries_are_looked_up_once(stream: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And again where the number of keys is a multiple of 16 no more, or another width is asked for."""
-    part, merge = Searched("part_kernel"), Searched("merge_kernel")
-    monkeypatch.setattr(decoding, "part_kernel", part)
+    part, merge = Searched("split_keys_kernel"), Searched("merge_kernel")
+    monkeypatch.setattr(decoding, "split_keys_kernel", part)
     monkeypatch.setattr(decoding, "merge_kernel", merge)
 
     def decode(keys: int, width: int = 64) -> None:
@@ -282,10 +282,10 @@ def test_few_queries_are_looked_up_once(stream: None, monkeypatch: pytest.Monkey
         decode(keys)
     assert (len(part.found), len(merge.found)) == (1, 1)
     (grid, arguments), _ = part.found[0].launched
-    assert grid == (2 * decoding.MOST_PARTS, 1, 1)
+    assert grid == (2 * decoding.MAX_SPLITS, 1, 1)
     assert arguments[-4:] == (64, 64, 64, decoding.NUMBERS // 64), "the constants, in the kernel's order"
     assert arguments[0].keys == 8192, "what is launched again has its own arguments"
-    assert merge.found[0].launched[0][1][-2:] == (64, decoding.MOST_PARTS)
+    assert merge.found[0].launched[0][1][-2:] == (64, decoding.MAX_SPLITS)
     decode(4097)
     decode(4096, width=32)
     assert len(part.found) == 3

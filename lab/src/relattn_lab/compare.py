@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relattn.cli.files import DRAFT
+from relattn.cli.files import PARTIAL_PREFIX
 from relattn.cli.machine import machine, versions
 from relattn_lab.budget import Cost, affordable_steps, measure, seconds_of
 from relattn_lab.config_file import FILE as CONFIG_FILE
@@ -30,7 +30,7 @@ from relattn_lab.support.progress import Progress
 from relattn_lab.trainer import VALIDATIONS
 from relattn_lab.training import train
 from relattn_lab.voices.medium import FourVoices
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 RESULTS_FILE = "results.json"
 REPORT_FILE = "report.html"
@@ -82,7 +82,7 @@ class Comparison(Experiment):
     def _report(self) -> dict[str, Any]:
         results = self._results()
         text = page(results, self._tunes())
-        with kept("the report", self.out):
+        with explain_unwritten("the report", self.out):
             write_text(self.out / REPORT_FILE, text)
             write_json(self.out / RESULTS_FILE, results)
         return results
@@ -217,7 +217,7 @@ def check_new(out: Path) -> None:
             f"out: got {out}, which holds another comparison; expected a new folder; pass --resume to go on with it, "
             "or choose another --out"
         )
-    if any(name != LOCK and not name.startswith(DRAFT) for name in held):
+    if any(name != LOCK and not name.startswith(PARTIAL_PREFIX) for name in held):
         raise FileExistsError(f"out: got {out}, which holds files already; expected a new folder; choose another --out")
 
 

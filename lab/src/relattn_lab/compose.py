@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList, set_seed
 
-from relattn.cli.files import said
+from relattn.cli.files import explain_write_errors
 from relattn.cli.stopped import stop
 from relattn_lab.cache import CACHE, LabCache
 from relattn_lab.checkpoint import load_checkpoint
 from relattn_lab.media import MEDIA
 from relattn_lab.medium import Request, Written
 from relattn_lab.model import LabModel
-from relattn_lab.stopping import Asked, first_signal_waits
+from relattn_lab.stopping import StopRequest, first_signal_waits
 from relattn_lab.support.files import check_folder, check_writable
 from relattn_lab.support.progress import Progress
 
@@ -92,7 +92,7 @@ def compose(
     medium = MEDIA[card.kind]
     opening = medium.opening(card.data, card.vocabulary, request, sampling.seed)
     count = medium.step_tokens * (request.steps or medium.steps)
-    asked, given = Asked(), len(opening.tokens)
+    asked, given = StopRequest(), len(opening.tokens)
     with first_signal_waits(asked):
         tokens = continue_tokens(model, opening.tokens, opening.allowed, count, sampling, progress, asked)
     whole = (len(tokens) - given) // medium.step_tokens * medium.step_tokens
@@ -101,7 +101,7 @@ def compose(
     tokens = tokens[: given + whole]
     title = f"{opening.name}, continued" if len(opening.tokens) else "From nothing"
     title = f"{title} by {model.config.encoding} (seed {sampling.seed})"
-    with said(out):
+    with explain_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', opening.name)}-{model.config.encoding}-seed{sampling.seed}"
     files = medium.write(str(out / stem), model, Written(title, opening, tokens, card.vocabulary))
@@ -119,7 +119,7 @@ def compose(
 
 def continue_tokens(
     model: LabModel, prompt: np.ndarray, allowed: np.ndarray, count: int, sampling: Sampling, progress: Progress,
-    asked: Asked | None = None,
+    asked: StopRequest | None = None,
 ) -> np.ndarray:  # fmt: skip
     """The prompt int64 [P] and `count` tokens sampled after it, int64 [P + count]; "begin", token 0, stands before.
 
@@ -148,7 +148,7 @@ def continue_tokens(
         top_k=0,
         max_new_tokens=count,
         logits_processor=LogitsProcessorList([processor]),
-        stopping_criteria=StoppingCriteriaList([_Stopped(asked or Asked())]),
+        stopping_criteria=StoppingCriteriaList([_Stopped(asked or StopRequest())]),
     )
     return generated[0, 1:].cpu().numpy()
 
@@ -156,7 +156,7 @@ def continue_tokens(
 class _Stopped(StoppingCriteria):
     """Ends after the token at which a signal has asked for it."""
 
-    def __init__(self, asked: Asked):
+    def __init__(self, asked: StopRequest):
         self.asked = asked
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:

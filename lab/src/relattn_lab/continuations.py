@@ -15,7 +15,7 @@ from relattn_lab.support.files import write_json
 from relattn_lab.support.progress import Progress
 from relattn_lab.voices.medium import FourVoices, as_written, tune
 from relattn_lab.voices.vocabulary import Vocabulary
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 FILE = "continuation.json"
 GIVEN = 8
@@ -40,7 +40,7 @@ def continuations(models: dict[str, Path], data: str, seed: int, progress: Progr
         if tokens is None:
             count = FourVoices.step_tokens * (model.config.length // COMPOSED)
             tokens = continue_tokens(model, opening.tokens, opening.allowed, count, Sampling(seed=seed), progress)
-            with kept("a composition", folder.parent):
+            with explain_unwritten("a composition", folder.parent):
                 write_json(path, {"tokens": tokens.tolist()})
         title = f"{opening.name}, continued by {encoding}"
         found.append(tune(model, Written(title, opening, tokens, card.vocabulary), f"{opening.name}-{encoding}"))

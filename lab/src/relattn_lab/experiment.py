@@ -18,7 +18,7 @@ from relattn_lab.settings import Plan, Settings
 from relattn_lab.support.files import remove_drafts, write_json
 from relattn_lab.support.progress import Progress
 from relattn_lab.training import Trained, TrainingPlan, kept_steps
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 CHECKPOINTS = 20
 
@@ -119,7 +119,7 @@ class Experiment:
         return TrainingPlan(steps, settings.batch, settings.learning_rate, save_every=max(1, steps // CHECKPOINTS))
 
     def _save(self, trained: Trained, folder: Path) -> None:
-        with kept("the trained model", folder):
+        with explain_unwritten("the trained model", folder):
             loss = trained.validation_curve[-1][1]
             told = model_card(trained.model, self.dataset.corpus.name, self.plan.steps, loss, self.command)
             save_checkpoint(folder / "model", trained.model, self.dataset.card, told)
@@ -140,6 +140,6 @@ class Experiment:
             "validation": trained.validation_curve,
             "evaluation": {name: losses_record(losses) for name, losses in evaluation.items()},
         }
-        with kept("the run's figures", folder):
+        with explain_unwritten("the run's figures", folder):
             write_json(folder / RECORD_FILE, record)
         shutil.rmtree(folder / "trainer")

@@ -18,7 +18,7 @@ from relattn_lab.results import summarize
 from relattn_lab.support.files import write_json, write_text
 from relattn_lab.support.progress import Progress
 from relattn_lab.voices.places import steps_within
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 FACTORS = (1, 2, 4, 8)
 RECORD_FILE, TABLE_FILE = "lengths.json", "lengths.md"
@@ -85,10 +85,10 @@ class Lengths:
         for run in self.runs:
             if not (run / RECORD_FILE).is_file():
                 record = self._evaluate(run)
-                with kept("the figures of longer windows", run):
+                with explain_unwritten("the figures of longer windows", run):
                     write_json(run / RECORD_FILE, record)
         table = markdown([json.loads((run / RECORD_FILE).read_bytes()) for run in self.runs])
-        with kept("the table", self.out):
+        with explain_unwritten("the table", self.out):
             write_text(self.out / TABLE_FILE, table)
         return table
 

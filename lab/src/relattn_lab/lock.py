@@ -8,14 +8,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from relattn.cli.files import said
+from relattn.cli.files import explain_write_errors
 from relattn_lab.support.files import check_folder
 
 LOCK = ".lock"
 
 
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
+def exclusive_folder(out: Path) -> Iterator[None]:
     """Inside, no other process works in `out`. The lock dies with its process, however that ends.
 
     The folder is made where it is not there yet, and removed again where nothing was written into it.
@@ -26,7 +26,7 @@ def alone_in(out: Path) -> Iterator[None]:
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     lock = FileLock(out / LOCK, fallback_to_soft=False)  # a soft lock would outlive its process
     try:
-        with said(out):
+        with explain_write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
     except Timeout:

@@ -21,7 +21,7 @@ from relattn_lab.voices.corpus import VoicesCorpus
 from relattn_lab.voices.cutting import evaluation_windows
 from relattn_lab.voices.sources import in_four_voices
 from relattn_lab.windows import Windows
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 SPLITS = ("valid", "test")
 """Those that are evaluated, whole."""
@@ -124,7 +124,7 @@ class Reproduction(Experiment):
             "ngram": {split: self.baseline.whole[split] for split in SPLITS},
             "runs": self._done(),
         }
-        with kept("the table", self.out):
+        with explain_unwritten("the table", self.out):
             write_text(self.out / TABLE_FILE, markdown(results))
             write_json(self.out / RESULTS_FILE, results)
         return results

@@ -15,7 +15,7 @@ ECHO = 0.5
 """Seconds in which a signal may come again without being meant: `timeout` sends it to the process and to its group."""
 
 
-class Asked:
+class StopRequest:
     """Which signal has asked for the end, None as long as none has; and when."""
 
     signum: int | None = None
@@ -23,14 +23,14 @@ class Asked:
 
 
 @contextmanager
-def first_signal_waits(asked: Asked) -> Iterator[None]:
+def first_signal_waits(asked: StopRequest) -> Iterator[None]:
     """Inside, the first SIGINT or SIGTERM is written into `asked`; a second one raises KeyboardInterrupt at once.
 
     Outside of the main thread, which alone gets signals, there is nothing to wait for. A signal that the process
     ignores stays ignored: a process that a script starts in the background ignores SIGINT.
     """
 
-    def remember(signum: int, frame: object) -> None:
+    def record(signum: int, frame: object) -> None:
         if asked.signum is None:
             asked.signum, asked.when = signum, time.monotonic()
         elif time.monotonic() - asked.when > ECHO:
@@ -43,7 +43,7 @@ def first_signal_waits(asked: Asked) -> Iterator[None]:
     former = {signum: handler for signum, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for signum in former:
-            signal.signal(signum, remember)
+            signal.signal(signum, record)
         yield
     finally:
         for signum, handler in former.items():

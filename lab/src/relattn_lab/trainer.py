@@ -18,9 +18,9 @@ from relattn_lab.config import LabConfig
 from relattn_lab.data_parallel import DataParallel
 from relattn_lab.evaluate import evaluate
 from relattn_lab.optimizer import MuonAndAdamW
-from relattn_lab.stopping import Asked
+from relattn_lab.stopping import StopRequest
 from relattn_lab.windows import IGNORED, Windows
-from relattn_lab.writing import kept
+from relattn_lab.writing import explain_unwritten
 
 LOGS = 60
 """Entries of the training curve."""
@@ -44,7 +44,7 @@ class Watch(TrainerCallback, ExportableState):
     def __init__(self, validation: Windows, parallel: DataParallel, steps: int, progress: Callable[[int, str], None]):
         self.validation, self.parallel, self.progress = validation, parallel, progress
         self.train_every, self.validate_every = max(1, steps // LOGS), max(1, steps // VALIDATIONS)
-        self.note, self.asked = "", Asked()
+        self.note, self.asked = "", StopRequest()
         self.total, self.count = 0.0, 0
         self.tell: Callable[[dict[str, float]], None] = lambda entry: None
         self.steps, self.started, self.last = 0, 0.0, 0.0
@@ -146,7 +146,7 @@ class ParallelTrainer(Trainer):
     def _save_checkpoint(self, model, trial) -> None:
         config: Any = self.model.config  # pyright: ignore[reportOptionalMemberAccess]
         what = f"the checkpoint of {config.encoding}, seed {self.args.seed}, at step {self.state.global_step}"
-        with kept(what, Path(self.args.output_dir)):  # pyright: ignore[reportArgumentType]
+        with explain_unwritten(what, Path(self.args.output_dir)):  # pyright: ignore[reportArgumentType]
             super()._save_checkpoint(model, trial)
 
 

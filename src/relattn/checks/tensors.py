@@ -201,7 +201,8 @@ def check_segments(segment_ids: object, batch: Sequence[int], query: Tensor, key
 def check_attn_mask(attn_mask: Tensor, batch: Sequence[int], query: Tensor, key: Tensor) -> None:
     """Boolean (True attends) or float (added), broadcastable to [*B, Hq, Lq, Lk]."""
     if not isinstance(attn_mask, Tensor):
-        raise TypeError(f"attn_mask: got {kind_of(attn_mask)}; expected a boolean or float tensor")
+        way_out = "; give an encoding as encoding=" if hasattr(attn_mask, "on") else ""  # ScoreTerms have it, too
+        raise TypeError(f"attn_mask: got {kind_of(attn_mask)}; expected a boolean or float tensor{way_out}")
     check_layout("attn_mask", attn_mask)
     if attn_mask.dtype not in (torch.bool, query.dtype, torch.float32):
         integer = not attn_mask.is_floating_point()

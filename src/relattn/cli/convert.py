@@ -39,8 +39,8 @@ def run(source: Path, target: Path, from_format: str, to_format: str) -> None:
     out.print(_table(f"{len(found)} attention layers from {from_format} to {to_format}", found))
     passed = len(before.keys() & after.keys())
     out.print(f"{passed} other tensors as they were")
-    if FORMATS[theirs].unsaid:
-        out.print(f"note: {FORMATS[theirs].unsaid}", soft_wrap=True)
+    if FORMATS[theirs].note:
+        out.print(f"note: {FORMATS[theirs].note}", soft_wrap=True)
     out.print(f"written  {target}", soft_wrap=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-DRAFT = ".partial-"
+PARTIAL_PREFIX = ".partial-"
 """The beginning of drafts' names. Drafts that a killed process leaves may be ignored, and removed."""
 
 
@@ -28,12 +28,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             f"path: got {str(path)!r}, whose folder does not exist; expected a name in a folder; create the folder "
             "first"
         )
-    with said(path):
-        handle, name = tempfile.mkstemp(prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent)
+    with explain_write_errors(path):
+        handle, name = tempfile.mkstemp(prefix=f"{PARTIAL_PREFIX}{path.stem}-", suffix=path.suffix, dir=path.parent)
         os.close(handle)
     draft = Path(name)
     try:
-        with said(path):
+        with explain_write_errors(path):
             yield draft
             # mkstemp makes files that only their owner can read; a result gets the permissions of any new file
             mask = os.umask(0)
@@ -65,7 +65,7 @@ def reason_of(error: BaseException) -> str:
 
 
 @contextmanager
-def said(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
     """Inside, a system error about writing `path` becomes one sentence. An error that is one sentence already stays.
 
     Raises OSError: in place of the system's own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.format import Format, MismatchError, Tensors
 from relattn.convert.weights import check_odd, renamed, shared_table
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.key_query import KeyQueryEmbedding
@@ -28,7 +28,7 @@ def _format(name: str, kind: str, parameter: str, encoding: type[RelativeEmbeddi
         table = shared_table(ours_name, ours[ours_name], "BERT")
         missing = [f"{one}.bias" for one in PROJECTIONS.values() if f"{one}.bias" not in ours]
         if missing:
-            raise Misfit(f"has no {missing[0]}, and BERT's projections have biases; train it with bias=True")
+            raise MismatchError(f"has no {missing[0]}, and BERT's projections have biases; train it with bias=True")
         back = {new: old for old, new in PROJECTIONS.items()}
         return {**renamed(ours, back), TABLE: table.flip(0)}
 
@@ -47,7 +47,7 @@ def _format(name: str, kind: str, parameter: str, encoding: type[RelativeEmbeddi
         read=read,
         write=write,
         model=model,
-        unsaid="relative_key and relative_key_query have the same parameters; config.position_embedding_type tells.",
+        note="relative_key and relative_key_query have the same parameters; config.position_embedding_type tells.",
     )
 
 

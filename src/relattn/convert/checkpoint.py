@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from relattn.checks.values import check_choice, kind_of
-from relattn.convert.finding import naming, our_layers, their_layers
-from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.finding import name_layer_in_errors, our_layers, their_layers
+from relattn.convert.format import Format, MismatchError, Tensors
 from relattn.convert.registry import FORMATS
 from relattn.encodings.base import RelativeEncoding
 from relattn.nn import RelativeMultiheadAttention
@@ -35,7 +35,7 @@ def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tenso
             result, layer, {layer + name: one for name, one in _read(checkpoint, form, layer, names).items()}
         )
         used.update(names.values())
-    return _beside(checkpoint, used, result)
+    return _merge(checkpoint, used, result)
 
 
 def from_relattn(checkpoint: Mapping[str, Tensor], target: str) -> dict[str, Tensor]:
@@ -51,13 +51,13 @@ def from_relattn(checkpoint: Mapping[str, Tensor], target: str) -> dict[str, Ten
     result: dict[str, Tensor] = {}
     used = set()
     for layer, names in our_layers(checkpoint, form).items():
-        with naming(layer):
+        with name_layer_in_errors(layer):
             ours = {local: checkpoint[name] for local, name in names.items()}
             _model(form, ours)
             theirs = form.write(ours)
         result |= _new(result, layer, {form.place(layer, name): one for name, one in theirs.items()})
         used.update(names.values())
-    return _beside(checkpoint, used, result)
+    return _merge(checkpoint, used, result)
 
 
 def layers(
@@ -76,7 +76,7 @@ def layers(
     made = {}
     for layer, names in their_layers(checkpoint, form).items():
         ours = _copies(_read(checkpoint, form, layer, names))
-        with naming(layer):
+        with name_layer_in_errors(layer):
             module = _model(form, ours, encoding)
         module.load_state_dict(ours, assign=True)
         made[layer.rstrip("./")] = module
@@ -98,7 +98,7 @@ def _check_tensors(checkpoint: object) -> None:
 
 
 def _read(state: Tensors, form: Format, layer: str, names: dict[str, str]) -> dict[str, Tensor]:
-    with naming(layer):
+    with name_layer_in_errors(layer):
         ours = form.read({local: state[name] for local, name in names.items()})
         _model(form, ours)
     return ours
@@ -107,14 +107,14 @@ def _read(state: Tensors, form: Format, layer: str, names: dict[str, str]) -> di
 def _model(
     form: Format, ours: Tensors, encoding: Callable[[], RelativeEncoding] | None = None
 ) -> RelativeMultiheadAttention:
-    """The module that holds these parameters, without numbers; Misfit where there is no such module."""
+    """The module that holds these parameters, without numbers; MismatchError where there is no such module."""
     q, k, v = (ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj"))
     given = None if encoding is None else encoding()
     with torch.device("meta"):
         own, head_dim = form.model(ours)
         heads, kv_heads = q.shape[0] // head_dim, k.shape[0] // head_dim
         if q.shape[0] % head_dim or k.shape[0] % head_dim or heads % max(kv_heads, 1) or not kv_heads:
-            raise Misfit(
+            raise MismatchError(
                 f"projects to {q.shape[0]} features of queries and {k.shape[0]} of keys; expected heads of width "
                 f"{head_dim}"
             )
@@ -126,7 +126,7 @@ def _model(
     for name in (*ours, *expected):
         came, needed = (list(one[name].shape) if name in one else "nothing" for one in (ours, expected))
         if came != needed:
-            raise Misfit(
+            raise MismatchError(
                 f"makes {name} {came}, and RelativeMultiheadAttention({q.shape[1]}, {heads}, head_dim={head_dim}) has "
                 f"{needed}"
             )
@@ -148,7 +148,7 @@ def _copies(tensors: Tensors) -> dict[str, Tensor]:
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
-def _beside(state: Tensors, used: Collection[str], result: dict[str, Tensor]) -> dict[str, Tensor]:
+def _merge(state: Tensors, used: Collection[str], result: dict[str, Tensor]) -> dict[str, Tensor]:
     """The unchanged tensors, then the converted ones; ValueError where both have the same name."""
     passing = {name: tensor for name, tensor in state.items() if name not in used}
     both = sorted(passing.keys() & result.keys())

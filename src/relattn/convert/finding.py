@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from relattn.convert.format import Axes, Format, Misfit, Tensors, layers_in
+from relattn.convert.format import Axes, Format, MismatchError, Tensors, layers_in
 from relattn.convert.registry import FORMATS
 from relattn.convert.weights import PROJECTIONS
 
@@ -13,11 +13,11 @@ OURS: Axes = {f"{name}.{part}": axes for name in PROJECTIONS for part, axes in (
 
 
 @contextmanager
-def naming(layer: str) -> Iterator[None]:
-    """A Misfit becomes the error that names the layer."""
+def name_layer_in_errors(layer: str) -> Iterator[None]:
+    """A MismatchError becomes the error that names the layer."""
     try:
         yield
-    except Misfit as why:
+    except MismatchError as why:
         raise ValueError(f"checkpoint: layer {layer.rstrip('./')!r} {why}") from None
 
 
@@ -30,17 +30,17 @@ def their_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
 
 
 def _their_names(state: Tensors, form: Format, layer: str) -> dict[str, str]:
-    with naming(layer):
+    with name_layer_in_errors(layer):
         known = {**form.needs, **form.may}
         below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
         names = {local: layer + local for local in below if local in known}
         names = {**form.outside(state.keys(), layer), **names}
         missing = [local for local in form.needs if local not in names]
         if missing:
-            raise Misfit(f"has no {', '.join(missing)}, which {form.name} needs")
+            raise MismatchError(f"has no {', '.join(missing)}, which {form.name} needs")
         strange = [local for local in below if local not in known and not local.startswith(form.stays)]
         if strange:
-            raise Misfit(f"has also {', '.join(strange)}, which {form.name} has no part for")
+            raise MismatchError(f"has also {', '.join(strange)}, which {form.name} has no part for")
         check_axes({local: state[name] for local, name in names.items()}, known)
     return names
 
@@ -56,14 +56,14 @@ def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
         own = [local for local in below if local.startswith("encoding.")]
         if not own:
             continue
-        with naming(layer):
+        with name_layer_in_errors(layer):
             missing = [f"{name}.weight" for name in PROJECTIONS if f"{name}.weight" not in below]
             if missing:
-                raise Misfit(f"has no {', '.join(missing)}, which RelativeMultiheadAttention needs")
+                raise MismatchError(f"has no {', '.join(missing)}, which RelativeMultiheadAttention needs")
             axes = [takes for takes in form.takes if {f"encoding.{one}" for one in takes} == set(own)]
             if not axes:
                 expected = " or ".join(", ".join(f"encoding.{one}" for one in takes) for takes in form.takes)
-                raise Misfit(f"has {', '.join(own)}; {form.name} holds {expected}")
+                raise MismatchError(f"has {', '.join(own)}; {form.name} holds {expected}")
             found[layer] = {local: layer + local for local in below if local in OURS or local in own}
             known = {**OURS, **{f"encoding.{one}": dims for one, dims in axes[0].items()}}
             check_axes({local: state[name] for local, name in found[layer].items()}, known)
@@ -89,11 +89,11 @@ def _nothing_found(state: Tensors, wanted: str, anchors: tuple[str, ...]) -> str
 
 
 def check_axes(tensors: Tensors, axes: Axes) -> None:
-    """Floats, with as many axes as their name requires, and no empty axis; Misfit otherwise."""
+    """Floats, with as many axes as their name requires, and no empty axis; MismatchError otherwise."""
     for name, tensor in tensors.items():
         if tensor.dim() not in axes[name] or 0 in tensor.shape or not tensor.is_floating_point():
             expected = " or ".join(map(str, axes[name]))
-            raise Misfit(
+            raise MismatchError(
                 f"has {name} of shape {list(tensor.shape)} and {tensor.dtype}; expected floats with {expected} axes, "
                 "none of them empty"
             )

@@ -16,7 +16,7 @@ Tensors = Mapping[str, Tensor]
 """Parameters by name: of a checkpoint, or of one layer. Names of a layer are local, without the layer's prefix."""
 
 
-class Misfit(Exception):
+class MismatchError(Exception):
     """Why one layer cannot be read or written; the code that catches it adds the name of the layer."""
 
 
@@ -41,11 +41,11 @@ class Format:
     stays: beginnings of local names that do not belong to the attention and stay unchanged.
     takes: the sets of parameters of our encodings that it can hold.
     read: their parameters to ours (q_proj.weight, ..., encoding.*), both with local names; write: the way back. Each
-        raises Misfit for parameters that the other side cannot hold.
+        raises MismatchError for parameters that the other side cannot hold.
     model: the encoding of our parameters, as far as it follows from their shapes, and the width of a head.
     outside: finds a layer's parameters that do not stand under its own name, in a checkpoint with these names.
     place: the name under which a local parameter of a layer is written.
-    unsaid: a sentence about what a checkpoint does not say.
+    note: a sentence about what a checkpoint does not say.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Format:
     stays: tuple[str, ...] = ()
     outside: Callable[[Collection[str], str], dict[str, str]] = nothing_outside
     place: Callable[[str, str], str] = within
-    unsaid: str = ""
+    note: str = ""
 
 
 def layers_in(names: Collection[str], anchors: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from torch import Tensor
 
-from relattn.convert.format import Format, Misfit, Tensors, layers_in
+from relattn.convert.format import Format, MismatchError, Tensors, layers_in
 from relattn.convert.weights import (
     check_odd,
     fuse_heads,
@@ -30,7 +30,7 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
     check_odd(TABLE, table)
     head_dim = table.shape[1]
     if fused.shape[1] % (3 * head_dim):
-        raise Misfit(
+        raise MismatchError(
             f"has QKV of shape {list(fused.shape)} beside an encoding_matrix of width {head_dim}; expected [in, a "
             f"multiple of {3 * head_dim}]: queries, keys and values of one width (n_out=total_key_dim)"
         )
@@ -47,7 +47,7 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
 def _write(ours: Tensors) -> dict[str, Tensor]:
     refuse_biases(ours, "SelfAttentionLayer")
     if not is_identity(ours):
-        raise Misfit(
+        raise MismatchError(
             "has an out_proj that is not the identity, and SelfAttentionLayer has none; keep it in a layer of its own "
             "and give the identity here"
         )
@@ -64,7 +64,7 @@ def model(ours: Tensors) -> tuple[ShawEmbedding, int]:
     return encoding, head_dim
 
 
-def _alike(layer: str, table: str) -> int:
+def _common_prefix_length(layer: str, table: str) -> int:
     """The number of equal characters at the beginning of two names."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(layer, table, strict=False))))
 
@@ -77,9 +77,9 @@ def _table_of(names: Collection[str], layer: str) -> dict[str, str]:
     """
     layers = layers_in(names, (FUSED,))
     tables = [place + TABLE for place in layers_in(names, (TABLE,))]
-    nearest = {one: max(tables, key=partial(_alike, one), default="") for one in layers}
+    nearest = {one: max(tables, key=partial(_common_prefix_length, one), default="") for one in layers}
     if sorted(nearest.values()) != sorted(tables):
-        raise Misfit(
+        raise MismatchError(
             f"does not say which encoding_matrix is its key_shift: there are {len(layers)} QKV and {len(tables)} "
             "encoding_matrix; give the layers one by one, each with its own"
         )
@@ -104,5 +104,5 @@ KEY_SHIFT = Format(
     model=model,
     outside=_table_of,
     place=_place,
-    unsaid="attention_left_only stands in the config: attend with is_causal=True.",
+    note="attention_left_only stands in the config: attend with is_causal=True.",
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from relattn.convert import returnn_key_shift, transfo_xl
-from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.format import Format, MismatchError, Tensors
 from relattn.convert.weights import check_odd, fuse_heads, identity_like, is_identity, shared_table, split_heads
 from relattn.encodings.base import RelativeEncoding
 
@@ -22,7 +22,7 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
     for part, tensor in (("weight", theirs["qkv.weight"].T), ("bias", theirs.get("qkv.bias"))):
         if tensor is not None:
             if tensor.shape[0] % (3 * head_dim):
-                raise Misfit(
+                raise MismatchError(
                     f"has qkv.{part} for {tensor.shape[0]} features with heads of width {head_dim}; expected a "
                     f"multiple of {3 * head_dim}: queries, keys and values of one width"
                 )
@@ -50,7 +50,7 @@ def _their_encoding(theirs: Tensors) -> tuple[dict[str, Tensor], int]:
         num_heads, head_dim = theirs["pos_bias_u"].shape
         weight = theirs[PROJECTED]
         if weight.shape[1] != num_heads * head_dim:
-            raise Misfit(
+            raise MismatchError(
                 f"has linear_pos.weight of shape {list(weight.shape)}, one projection for all heads; ours has one for "
                 f"each (separate_pos_emb_per_head=True): [in, {num_heads * head_dim}]"
             )
@@ -60,12 +60,12 @@ def _their_encoding(theirs: Tensors) -> tuple[dict[str, Tensor], int]:
         rows = theirs[LEARNED]
         check_odd(LEARNED, rows)
         if rows.shape[1] * 3 >= theirs["qkv.weight"].shape[1]:
-            raise Misfit(
+            raise MismatchError(
                 f"has learned_pos_emb.pos_emb of shape {list(rows.shape)}, rows as wide as all heads together "
                 "(separate_pos_emb_per_head=True), which does not tell the number of heads"
             )
         return {"encoding.relative_keys": rows.unsqueeze(0)}, rows.shape[1]
-    raise Misfit(
+    raise MismatchError(
         f"has {', '.join(sorted(has))} together, which no encoding of relattn holds; expected linear_pos, pos_bias_u "
         "and pos_bias_v (Transformer-XL), or learned_pos_emb alone (Shaw)"
     )
@@ -89,7 +89,7 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
         return theirs | own | {PROJECTED: _minus_sines(ours["encoding.linear_pos.weight"]).T}
     table = shared_table("encoding.relative_keys", ours["encoding.relative_keys"], "RETURNN's learned_pos_emb")
     if table.shape[1] == ours["q_proj.weight"].shape[0]:
-        raise Misfit(
+        raise MismatchError(
             "has one head with learned rows, and learned_pos_emb then looks as if several heads had rows of their own "
             "(separate_pos_emb_per_head=True); give it two heads or more"
         )
@@ -116,5 +116,5 @@ REL_POS = Format(
     read=_read,
     write=_write,
     model=_model,
-    unsaid="RelPosCausalSelfAttention has the same parameters: attend with is_causal=True.",
+    note="RelPosCausalSelfAttention has the same parameters: attend with is_causal=True.",
 )

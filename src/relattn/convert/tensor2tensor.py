@@ -22,7 +22,7 @@ def _format(
     *,
     per_head: bool,
     odd: bool,
-    unsaid: str = "",
+    note: str = "",
 ) -> Format:
     """Kernels are [in, out]; tables have the same rows as ours, and no axis of heads where all heads share a table.
 
@@ -63,7 +63,7 @@ def _format(
         read=read,
         write=write,
         model=model,
-        unsaid=unsaid,
+        note=note,
     )
 
 
@@ -95,7 +95,7 @@ RELATIVE_V2 = _format(
     _masked,
     per_head=True,
     odd=False,
-    unsaid="Attend with is_causal=True.",
+    note="Attend with is_causal=True.",
 )
 UNMASKED_RELATIVE_V2 = _format(
     "dot_product_unmasked_relative_v2",

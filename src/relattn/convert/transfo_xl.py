@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from relattn.convert.format import Axes, Format, Misfit, Tensors
+from relattn.convert.format import Axes, Format, MismatchError, Tensors
 from relattn.convert.weights import refuse_biases
 from relattn.encodings.transformer_xl import TransformerXLEmbedding
 
@@ -24,7 +24,7 @@ TAKES: Axes = dict.fromkeys(("linear_pos.weight", "pos_bias_u", "pos_bias_v"), (
 def _read(theirs: Tensors) -> dict[str, Tensor]:
     """All queries, then all keys, then all values in one projection; the rest equals ours under other names."""
     if theirs[FUSED].shape[0] % 3:
-        raise Misfit(f"has {FUSED} of shape {list(theirs[FUSED].shape)}; expected [3 * heads * width, d_model]")
+        raise MismatchError(f"has {FUSED} of shape {list(theirs[FUSED].shape)}; expected [3 * heads * width, d_model]")
     q, k, v = theirs[FUSED].chunk(3)
     return {
         "q_proj.weight": q,
@@ -45,7 +45,7 @@ def model(ours: Tensors) -> tuple[TransformerXLEmbedding, int]:
     num_heads, head_dim = ours["encoding.pos_bias_u"].shape
     embed_dim = ours["encoding.linear_pos.weight"].shape[1]
     if embed_dim % 2:
-        raise Misfit(f"projects sinusoids of width {embed_dim}; expected an even width")
+        raise MismatchError(f"projects sinusoids of width {embed_dim}; expected an even width")
     return TransformerXLEmbedding(num_heads, head_dim, embed_dim=embed_dim), head_dim
 
 
@@ -73,5 +73,5 @@ TRANSFO_XL = Format(
     write=_write,
     model=model,
     outside=_shared_biases,
-    unsaid="Attend with is_causal=True; pre_lnorm and clamp_len stand in the config, and ours has no clamp_len.",
+    note="Attend with is_causal=True; pre_lnorm and clamp_len stand in the config, and ours has no clamp_len.",
 )

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.convert.format import Misfit, Tensors
+from relattn.convert.format import MismatchError, Tensors
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
@@ -49,22 +49,24 @@ def is_identity(ours: Tensors) -> bool:
 
 
 def refuse_biases(ours: Tensors, who: str) -> None:
-    """Misfit where a projection has a bias."""
+    """MismatchError where a projection has a bias."""
     for name in PROJECTIONS:
         if f"{name}.bias" in ours:
-            raise Misfit(f"has {name}.bias, and {who} has no biases; train it with bias=False")
+            raise MismatchError(f"has {name}.bias, and {who} has no biases; train it with bias=False")
 
 
 def check_odd(name: str, table: Float[Tensor, "*H R D"]) -> None:
-    """One row for offset 0 and equally many on each side; Misfit otherwise."""
+    """One row for offset 0 and equally many on each side; MismatchError otherwise."""
     if table.shape[-2] % 2 == 0:
-        raise Misfit(f"has {name} of shape {list(table.shape)}; expected an odd number of rows, as many on either side")
+        raise MismatchError(
+            f"has {name} of shape {list(table.shape)}; expected an odd number of rows, as many on either side"
+        )
 
 
 def shared_table(name: str, table: Float[Tensor, "H R D"], who: str) -> Float[Tensor, "R D"]:
-    """The table that all heads share; Misfit where each has its own."""
+    """The table that all heads share; MismatchError where each has its own."""
     if table.shape[0] != 1:
-        raise Misfit(
+        raise MismatchError(
             f"has {name} of shape {list(table.shape)}, a table for each head, and {who} has one for all; make the "
             "encoding with num_heads=None"
         )

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from torch import Tensor
 
-from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.format import Format, MismatchError, Tensors
 from relattn.convert.weights import identity_like, is_identity, refuse_biases
 from relattn.encodings.t5 import T5Bias
 
@@ -25,20 +25,20 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
     table, q, k = theirs[TABLE], theirs["to_q.weight"], theirs["to_k.weight"]
     heads = table.shape[1]
     if heads > 1 and OUT not in theirs:
-        raise Misfit(f"has no {OUT} beside a bias for {heads} heads; only one head can do without")
+        raise MismatchError(f"has no {OUT} beside a bias for {heads} heads; only one head can do without")
     out = theirs.get(OUT, identity_like(q))
     if q.shape[0] % heads or q.shape[0] % k.shape[0] or out.shape[1] != q.shape[0]:
-        raise Misfit(
+        raise MismatchError(
             f"has to_q.weight {list(q.shape)}, to_k.weight {list(k.shape)} and to_out.weight {list(out.shape)} beside "
             f"a bias for {heads} heads; expected one width of queries, keys and values in every head"
         )
     groups, width = q.shape[0] // k.shape[0], q.shape[0] // heads
     return {
-        "q_proj.weight": _neighbours(q, groups, width),
+        "q_proj.weight": _interleave(q, groups, width),
         "k_proj.weight": k,
         "v_proj.weight": theirs["to_v.weight"],
-        "out_proj.weight": _neighbours(out.T, groups, width).T,
-        "encoding.bias": _neighbours(table.T, groups, 1).T * width**0.5,
+        "out_proj.weight": _interleave(out.T, groups, width).T,
+        "encoding.bias": _interleave(table.T, groups, 1).T * width**0.5,
     }
 
 
@@ -47,22 +47,22 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
     table, q, k = ours["encoding.bias"], ours["q_proj.weight"], ours["k_proj.weight"]
     groups, width = q.shape[0] // k.shape[0], q.shape[0] // table.shape[1]
     theirs = {
-        "to_q.weight": _apart(q, groups, width),
+        "to_q.weight": _deinterleave(q, groups, width),
         "to_k.weight": k,
         "to_v.weight": ours["v_proj.weight"],
-        TABLE: _apart(table.T, groups, 1).T / width**0.5,
+        TABLE: _deinterleave(table.T, groups, 1).T / width**0.5,
     }
     if table.shape[1] == 1 and is_identity(ours):
         return theirs
-    return theirs | {OUT: _apart(ours["out_proj.weight"].T, groups, width).T}
+    return theirs | {OUT: _deinterleave(ours["out_proj.weight"].T, groups, width).T}
 
 
-def _neighbours(rows: Tensor, groups: int, width: int) -> Tensor:
+def _interleave(rows: Tensor, groups: int, width: int) -> Tensor:
     """Heads of `width` rows, reordered: heads that share a key head, one in every len / groups, become neighbours."""
     return rows.unflatten(0, (groups, -1, width)).transpose(0, 1).flatten(0, 2)
 
 
-def _apart(rows: Tensor, groups: int, width: int) -> Tensor:
+def _deinterleave(rows: Tensor, groups: int, width: int) -> Tensor:
     """The way back."""
     return rows.unflatten(0, (-1, groups, width)).transpose(0, 1).flatten(0, 2)
 
@@ -71,7 +71,7 @@ def _model(ours: Tensors) -> tuple[T5Bias, int]:
     num_buckets, num_heads = ours["encoding.bias"].shape
     features = ours["q_proj.weight"].shape[0]
     if num_buckets % 4 or features % num_heads:
-        raise Misfit(
+        raise MismatchError(
             f"has a bias of {num_buckets} buckets and {num_heads} heads beside {features} features of queries; "
             "expected a multiple of four buckets, and a multiple of the heads"
         )
@@ -85,7 +85,7 @@ def _bias_of_the_stack(names: Collection[str], layer: str) -> dict[str, str]:
         return {}
     stack, number = placed["stack"], int(placed["number"])
     if f"{stack}layers.{number + 1}.1.to_q.weight" in names:
-        raise Misfit(
+        raise MismatchError(
             "is followed by another attention layer; with cross_attend every second one has no bias, and the names do "
             "not tell them apart; leave the cross-attention out of the checkpoint"
         )
@@ -109,5 +109,5 @@ X_TRANSFORMERS = Format(
     model=_model,
     outside=_bias_of_the_stack,
     place=_place,
-    unsaid="T5Bias takes max_distance from the config, and bidirectional=False for a Decoder, which is causal.",
+    note="T5Bias takes max_distance from the config, and bidirectional=False for a Decoder, which is causal.",
 )

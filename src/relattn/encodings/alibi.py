@@ -13,7 +13,7 @@ from relattn.checks.terms import check_kind
 from relattn.checks.values import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import FEW, MOST, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, SMALL_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.offsets import alibi_slopes
@@ -23,15 +23,10 @@ from relattn.positions.positions import Positions, Span
 class AlibiBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - slope_h * |d|; signed: + slope_h * d, so that the future gains.  d = j - i.
 
-    num_heads: the number of query heads.
-    slopes: one number above 0 per head; None takes those of the paper, `relattn.offsets.alibi_slopes`. They are kept as
-        a tuple of floats, exact in a model of any dtype, and are copied to a GPU in every call.
-    learned: the slopes are the parameter `slopes` [num_heads]. It starts at those numbers, and nothing keeps it above 0
-        in training. Without `learned` there is no parameter.
-    signed: without the absolute value, as some code has it. In causal attention it makes no difference.
+    slopes: a tuple of floats, exact in a model of any dtype, which are copied to a GPU in every call. Or, with
+        `learned`, the parameter [num_heads].
 
-    Raises TypeError: for a `learned` or `signed` that is not a bool; ValueError: for other slopes or num_heads. A call
-    raises ShapeError: for a query of another number of heads.
+    A call raises ShapeError: for a query of another number of heads.
 
     Source: Press et al. 2022 (ALiBi), section 3, and the code it is published with for other head counts.
     """
@@ -45,6 +40,15 @@ class AlibiBias(RelativeEncoding):
         learned: bool = False,
         signed: bool = False,
     ) -> None:
+        """One slope for each head.
+
+        num_heads: the number of query heads.
+        slopes: one number above 0 per head; None takes those of the paper, `relattn.offsets.alibi_slopes`.
+        learned: the slopes train. They start at those numbers, and nothing keeps them above 0.
+        signed: without the absolute value, as some code has it. In causal attention it makes no difference.
+
+        Raises TypeError: for a `learned` or `signed` that is not a bool; ValueError: for other slopes or num_heads.
+        """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         self.heads = range(self.num_heads)
@@ -97,7 +101,7 @@ def _rows(
     return (slopes.unsqueeze(-1) * distances).to(dtype)
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _distances(
     first: int | Int64[Tensor, ""], count: int, signed: bool, device: torch.device
 ) -> Int64[Tensor, "count"]:
@@ -106,7 +110,7 @@ def _distances(
     return offsets if signed else -offsets.abs()
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _fixed_rows(
     first: int | Int64[Tensor, ""],
     count: int,
@@ -121,12 +125,12 @@ def _fixed_rows(
     return _rows(of_all[heads.start : heads.stop], _distances(first, count, signed, device), dtype)
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _given_slopes(slopes: tuple[float, ...], device: torch.device) -> Float64[Tensor, "H"]:
     return torch.tensor(slopes, dtype=torch.float64, device=device)
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
     """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
     lower = 1 << (num_heads.bit_length() - 1)

@@ -14,9 +14,9 @@ from relattn.interception import is_intercepted
 Key = TypeVarTuple("Key")
 Made = TypeVar("Made")
 CPU = torch.device("cpu")
-MOST = 64
+SMALL_TENSORS = 64
 """Answers that a function of small tensors keeps."""
-FEW = 4
+LONG_TENSORS = 4
 """Answers that a function of tensors as long as the call keeps: the layers of a model ask for the same few."""
 
 

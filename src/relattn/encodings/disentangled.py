@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relattn.checks.values import FAR, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, lru_tensor_cache
+from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
 from relattn.equation.tables import OffsetTable, gather_rows
 from relattn.equation.terms import ScoreTerms
@@ -25,15 +25,11 @@ class DisentangledEmbedding(RelativeEncoding):
     exact up to num_buckets / 2, then logarithmic up to max_distance. DeBERTa models pass scale = 1 / sqrt(3 head_dim),
     or 2 in place of 3 with only one of the terms.
 
-    num_heads: the number of query heads. head_dim: the width of a head.
     relative_embeddings P: the parameter [2K, embed_dim], in DeBERTa's order: row 0 is the most distant future.
     pos_key_proj W_k (c2p, content to position) and pos_query_proj W_q (p2c, position to content): Linear(embed_dim,
         num_heads * head_dim), absent where c2p or p2c is False.
-    embed_dim: num_heads * head_dim unless given.
-    max_distance, num_buckets: as above; num_buckets is even, or None for no buckets.
 
-    Raises TypeError: for a `c2p` or `p2c` that is not a bool; ValueError: for other sizes or buckets, or if both are
-    False. A call raises ShapeError: for a query of another width or number of heads.
+    A call raises ShapeError: for a query of another width or number of heads.
 
     Source: He et al. 2021 (DeBERTa), eq. 3 and 4; the buckets: DeBERTa-v2's published code. Eq. 4 writes delta(j, i) in
     the third term. The published code, and so every checkpoint, takes delta(i, j) there too. This class does the same.
@@ -54,6 +50,19 @@ class DisentangledEmbedding(RelativeEncoding):
         c2p: bool = True,
         p2c: bool = True,
     ) -> None:
+        """One table for all heads, projected for each.
+
+        num_heads: the number of query heads.
+        head_dim: the width of a head.
+        embed_dim: the width of P; num_heads * head_dim by default.
+        max_distance: the distance from which on the edge row holds.
+        num_buckets: the number of buckets on each side, even; None for no buckets.
+        c2p: whether there is the term with W_k, content to position.
+        p2c: whether there is the term with W_q, position to content.
+
+        Raises TypeError: for a `c2p` or `p2c` that is not a bool; ValueError: for other sizes or buckets, or if both
+        are False.
+        """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         self.head_dim = check_size("head_dim", head_dim)
@@ -131,7 +140,7 @@ def disentangled_table(
     return OffsetTable(gather_rows(rows, delta), span.first, "clamp")
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _delta_of(
     span: Span, device: torch.device, max_distance: int, num_buckets: int | None, num_rows: int
 ) -> Int64[Tensor, "count"]:

@@ -20,16 +20,16 @@ def edges_reached(
     It compares whole numbers, so every device, compiler and exported graph finds the same bucket.
     """
     sizes = distance.device, first, last, steps, count, passed
-    edges = _edges(*sizes) if is_intercepted(()) else _kept_edges(*sizes)
+    edges = _edges(*sizes) if is_intercepted(()) else _cached_edges(*sizes)
     return torch.bucketize(distance.contiguous(), edges, right=True)
 
 
 def _edges(device: torch.device, first: int, last: int, steps: int, count: int, passed: bool) -> Int64[Tensor, "count"]:
-    return torch.tensor(_numbers(first, last, steps, count, passed), dtype=torch.int64, device=device)
+    return torch.tensor(_edge_numbers(first, last, steps, count, passed), dtype=torch.int64, device=device)
 
 
 @cache
-def _kept_edges(
+def _cached_edges(
     device: torch.device, first: int, last: int, steps: int, count: int, passed: bool
 ) -> Int64[Tensor, "count"]:
     """The edges, kept for good: a CUDA graph cannot copy them to its device, and may hold their address.
@@ -41,5 +41,5 @@ def _kept_edges(
 
 
 @constant_in_graphs
-def _numbers(first: int, last: int, steps: int, count: int, passed: bool) -> list[int]:
+def _edge_numbers(first: int, last: int, steps: int, count: int, passed: bool) -> list[int]:
     return log_edges(first, last, steps, count, passed=passed).tolist()

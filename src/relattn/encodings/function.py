@@ -24,18 +24,13 @@ from relattn.positions.positions import SEQUENCE, Positions
 class FunctionBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j + f(d)_h, a function f of the offset d = j - i with one number per head.
 
-    function: takes the offsets d, [n], or on several axes [n, axes], and returns f(d), [num_heads, n], in the dtype and
-        on the device of the offsets: float32, or float64 where the query is float64. It is called once per call, on
-        every visible offset from the smallest to the largest; on several axes on every combination of offsets. It is
-        never called on pairs. A Module is registered and trained. In a model that was converted to half precision it
-        runs with its numbers widened to float32.
-    num_heads: the number of query heads.
-    axes: the names of the axes whose offsets it takes; only the sequence by default.
+    f is called once per call, on every visible offset from the smallest to the largest; on several axes on every
+    combination of offsets. It is never called on pairs. A Module is registered and trained. In a model that was
+    converted to half precision it runs with its numbers widened to float32.
 
-    Raises TypeError: for a function that cannot be called; ValueError: for another num_heads or other axes. A call
-    raises ShapeError: for a query of another number of heads, or for a function that returns another shape; TypeError:
-    for a function that returns no tensor, or another dtype; ValueError: for a function that returns a tensor on another
-    device.
+    A call raises ShapeError: for a query of another number of heads, or for a function that returns another shape;
+    TypeError: for a function that returns no tensor, or another dtype; ValueError: for a function that returns a tensor
+    on another device.
 
         import torch
         from relattn import FunctionBias, relative_attention
@@ -53,6 +48,15 @@ class FunctionBias(RelativeEncoding):
         *,
         axes: tuple[str, ...] = (SEQUENCE,),
     ) -> None:
+        """A function that gives one number for each head and offset.
+
+        function: takes the offsets d, [n], or on several axes [n, axes], and returns f(d), [num_heads, n], in the dtype
+            and on the device of the offsets: float32, or float64 where the query is float64.
+        num_heads: the number of query heads.
+        axes: the names of the axes whose offsets it takes; only the sequence by default.
+
+        Raises TypeError: for a function that cannot be called; ValueError: for another num_heads or other axes.
+        """
         super().__init__()
         if not callable(function):
             raise TypeError(f"function: got {came(function)}; expected a Module or a function of the offsets")

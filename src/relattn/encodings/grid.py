@@ -89,14 +89,8 @@ class GridBias(_GridTable):
 
     bias: the parameter [prod(2 s - 1) + extra, num_heads], which is `relative_position_bias_table` in Swin and BEiT.
         Its rows are numbered by query - key, as there: row 0 is the farthest future on every axis.
-    num_heads: the number of query heads.
-    sizes: the sizes of the grid, in the order of `axes`. axes: the names of the axes, two or any other number.
-    extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., prefix_tokens=1)`): R
-        = prod(2 s - 1) where only the query is the class token, R + 1 where only the key is, R + 2 where both are. With
-        0 nothing is added to these pairs.
 
-    Raises ValueError: for sizes that are not ints of at least 1, and for axes or `extra` that do not fit. A call raises
-    ValueError: for a grid larger than the table's; ShapeError: for a query of another number of heads.
+    A call raises ValueError: for a grid larger than the table's; ShapeError: for a query of another number of heads.
 
     Source: Liu et al. 2021 (Swin Transformer), eq. 4; Bao et al. 2022 (BEiT) and its published code.
 
@@ -115,6 +109,17 @@ class GridBias(_GridTable):
     def __init__(
         self, sizes: Sequence[int], num_heads: int, *, axes: tuple[str, ...] = YX, extra: Literal[0, 3] = 0
     ) -> None:
+        """One number for each head and pair of offsets.
+
+        sizes: the sizes of the grid, in the order of `axes`.
+        num_heads: the number of query heads.
+        axes: the names of the axes, two or any other number.
+        extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(...,
+            prefix_tokens=1)`): R = prod(2 s - 1) where only the query is the class token, R + 1 where only the key is,
+            R + 2 where both are. With 0 nothing is added to these pairs.
+
+        Raises ValueError: for sizes that are not ints of at least 1, and for axes or `extra` that do not fit.
+        """
         super().__init__()
         self._set_grid(sizes, axes)
         self.num_heads = check_size("num_heads", num_heads)
@@ -176,14 +181,12 @@ class GridEmbedding(_GridTable):
     """S_ij = scale * (q_i . k_j + q_i . E[dy, dx]), a learned row for each pair of offsets on a grid.
 
     relative_keys: the parameter [num_heads or 1, prod(2 s - 1), head_dim], its rows in the order of `GridBias`.
-    head_dim: the width of a head.
-    sizes, axes: as there. num_heads: None shares one table between all heads.
 
     One row per pair of offsets costs the product of the axes. One table for dy and one for dx
     (`RelativeEmbedding(...).on("y") + RelativeEmbedding(...).on("x")`, SAM and MViTv2) cost only the sum.
 
-    Raises ValueError: for sizes or axes that do not fit. A call raises ValueError: for a grid larger than the table's;
-    ShapeError: for a query of another width or number of heads.
+    A call raises ValueError: for a grid larger than the table's; ShapeError: for a query of another width or number of
+    heads.
 
         import torch
         from relattn import GridEmbedding, grid, relative_attention
@@ -200,6 +203,15 @@ class GridEmbedding(_GridTable):
     def __init__(
         self, head_dim: int, sizes: Sequence[int], *, num_heads: int | None = None, axes: tuple[str, ...] = YX
     ) -> None:
+        """One row for each pair of offsets, for each head or for all.
+
+        head_dim: the width of a head.
+        sizes: the sizes of the grid, in the order of `axes`.
+        num_heads: None shares one table between all heads.
+        axes: the names of the axes, two or any other number.
+
+        Raises ValueError: for sizes or axes that do not fit.
+        """
         super().__init__()
         self._set_grid(sizes, axes)
         self.head_dim = check_size("head_dim", head_dim)

@@ -13,7 +13,7 @@ from relattn.checks.terms import check_kind
 from relattn.checks.values import check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import FEW, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span
@@ -27,11 +27,10 @@ LARGEST_POWER = 2.0
 class KerpleBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - r1_h * log(1 + r2_h * |d|); kind="power": - r1_h * |d|^r2_h.  d = j - i.
 
-    num_heads: the number of query heads. kind: "log" or "power".
     r1, r2: the parameters [num_heads]. The equation uses them within bounds: at least 0.01, and a power at most 2. A
         parameter beyond a bound counts as the bound, with the gradient at the bound. So training can bring it back.
 
-    Raises ValueError: for another kind or num_heads. A call raises ShapeError: for a query of another number of heads.
+    A call raises ShapeError: for a query of another number of heads.
 
     Source: Chi et al. 2022 (KERPLE), the logarithmic and the power variant. The bounds and the starting values come
     from its published code. There `bias_p` and `bias_a` are r1 and r2 of "log", and r2 and r1 of "power".
@@ -46,6 +45,13 @@ class KerpleBias(RelativeEncoding):
     head_axes = MappingProxyType({"r1": 0, "r2": 0})
 
     def __init__(self, num_heads: int, kind: Literal["log", "power"] = "log") -> None:
+        """Two numbers for each head.
+
+        num_heads: the number of query heads.
+        kind: "log" or "power".
+
+        Raises ValueError: for another kind or num_heads.
+        """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         check_choice("kind", kind, ("log", "power"))
@@ -80,7 +86,7 @@ class KerpleBias(RelativeEncoding):
         return f"{self.num_heads}, kind={self.kind!r}"
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _distances(
     first: int | Int64[Tensor, ""], count: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "count"]:

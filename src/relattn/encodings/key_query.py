@@ -24,11 +24,9 @@ class KeyQueryEmbedding(RelativeEncoding):
 
     relative_embeddings E: the parameter, [num_heads or 1, 2 * max_length - 1, head_dim], rows for d = -(L-1)..(L-1),
         row 0 for the most distant past.
-    head_dim: the width of a head. max_length L: the farthest offset with a row is L - 1.
-    num_heads: None shares one table between all heads.
 
-    Raises ValueError: for other sizes. A call raises ValueError: for a visible offset beyond the rows, which names
-    max_length; ShapeError: for a query of another width or number of heads.
+    A call raises ValueError: for a visible offset beyond the rows, which names max_length; ShapeError: for a query of
+    another width or number of heads.
 
     Source: Huang, Liang, Xu and Xiang 2020 ("Improve Transformer Models with Better Relative Position Embeddings"),
     method 4.
@@ -37,6 +35,14 @@ class KeyQueryEmbedding(RelativeEncoding):
     head_axes = MappingProxyType({"relative_embeddings": 0})
 
     def __init__(self, head_dim: int, max_length: int, *, num_heads: int | None = None) -> None:
+        """One row for each offset, for each head or for all.
+
+        head_dim: the width of a head.
+        max_length: L; the farthest offset with a row is L - 1.
+        num_heads: None shares one table between all heads.
+
+        Raises ValueError: for other sizes.
+        """
         super().__init__()
         self.head_dim = check_size("head_dim", head_dim)
         self.max_length = check_size("max_length", max_length)

@@ -25,14 +25,10 @@ class LogGridBias(FunctionBias):
     d_c is the offset on axis c of a grid, key - query; the published code counts query - key, so x has the other sign.
     A function of the offset works for any grid: weights from one size serve another size.
 
-    sizes: s, the sizes of the call's grid, in the order of `axes`. pretrained_sizes: the sizes in the division of y,
-        for weights that were trained on another grid; `sizes` by default.
-    num_heads: the number of query heads. axes: the names of the grid's axes.
-    hidden: the width of the network, a layer with a bias, ReLU, and a layer without one. `function.mlp` holds it: a
-        Sequential whose parts 0 and 2 are Swin V2's `continuous_position_bias_mlp`.
+    The network is a layer with a bias, ReLU, and a layer without one. `function.mlp` holds it: a Sequential whose parts
+    0 and 2 are Swin V2's `continuous_position_bias_mlp`.
 
-    Raises ValueError: for sizes that are not ints of at least 1, and for axes, hidden or num_heads that do not fit. A
-    call raises ShapeError: for a query of another number of heads.
+    A call raises ShapeError: for a query of another number of heads.
 
     Source: Liu et al. 2022 (Swin Transformer V2), section 3.3, and its published code.
 
@@ -57,6 +53,17 @@ class LogGridBias(FunctionBias):
         hidden: int = 512,
         axes: tuple[str, ...] = ("y", "x"),
     ) -> None:
+        """A network of one hidden layer, which gives one number for each head.
+
+        sizes: s, the sizes of the call's grid, in the order of `axes`.
+        num_heads: the number of query heads.
+        pretrained_sizes: the sizes in the division of y, for weights that were trained on another grid; `sizes` by
+            default.
+        hidden: the width of the network.
+        axes: the names of the grid's axes.
+
+        Raises ValueError: for sizes that are not ints of at least 1, and for axes, hidden or num_heads that do not fit.
+        """
         self_sizes = check_sizes("LogGridBias sizes", sizes)
         divisors = self_sizes
         if pretrained_sizes is not None:

@@ -19,18 +19,13 @@ from relattn.positions.positions import SEQUENCE, Positions
 class RelativeEmbedding(RelativeEncoding):
     """S_ij = scale * (q_i . k_j + q_i . E[d]), a learned row E[d] for every offset d = j - i.
 
-    causal=True: Music Transformer, rows for d = -(L-1)..0. causal=False: the generalised algorithm, for self- and
-    cross-attention in both directions, rows for d = -(L-1)..(L-1). Row 0 belongs to the most distant past.
+    Causal: Music Transformer, rows for d = -(L-1)..0, L = max_length. Not causal: the generalised algorithm, for self-
+    and cross-attention in both directions, rows for d = -(L-1)..(L-1). Row 0 belongs to the most distant past.
 
     relative_keys: the parameter, [num_heads or 1, R, head_dim], R = max_length when causal, else 2 * max_length - 1.
-    head_dim: the width of a head. max_length L: the farthest offset with a row is L - 1.
-    num_heads: None shares one table between all heads.
-    beyond: what holds for a visible offset that has no row. "error": an error; "clamp": the edge row; "zero": nothing
-        is added (Tensor2Tensor).
 
-    Raises TypeError: for a `causal` that is not a bool; ValueError: for other sizes or another `beyond`. A call raises
-    ValueError: for a visible offset beyond the rows, where `beyond` is "error"; it names max_length; ShapeError: for a
-    query of another width or number of heads.
+    A call raises ValueError: for a visible offset beyond the rows, where `beyond` is "error"; it names max_length;
+    ShapeError: for a query of another width or number of heads.
 
     Source: Huang et al. 2018 (Music Transformer), section 3.4 and eq. 3.
     """
@@ -46,6 +41,17 @@ class RelativeEmbedding(RelativeEncoding):
         causal: bool = False,
         beyond: Beyond = "error",
     ) -> None:
+        """One row for each offset, for each head or for all.
+
+        head_dim: the width of a head.
+        max_length: L; the farthest offset with a row is L - 1.
+        num_heads: None shares one table between all heads.
+        causal: whether the table ends at the present.
+        beyond: what holds for a visible offset that has no row. "error": an error; "clamp": the edge row; "zero":
+            nothing is added (Tensor2Tensor).
+
+        Raises TypeError: for a `causal` that is not a bool; ValueError: for other sizes or another `beyond`.
+        """
         super().__init__()
         self.head_dim = check_size("head_dim", head_dim)
         self.max_length = check_size("max_length", max_length)

@@ -29,43 +29,13 @@ class RotaryEmbedding(RelativeEncoding):
     Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim). With sections, p is the position on the axis
     to which the pair belongs.
 
-    head_dim: the width of a head. base: above 1; the larger it is, the slower the last pairs turn.
-    rotary_dim: the number of rotated features, from the first on; even; head_dim by default. The others are not
-        rotated.
-    interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim /
-        2, the layout of GPT-NeoX and Llama.
-    scaling: for texts longer than those of the training, under the names of Hugging Face configs (`rope_parameters`):
-        {"rope_type": "linear", "factor": s} divides every angle by s (position interpolation, Chen et al. 2023);
-        {"rope_type": "yarn", "factor": s, "original_max_position_embeddings": L} divides the angles of the pairs that
-        turn seldom within L positions (Peng et al. 2023), and multiplies the rotated features by 0.1 ln(s) + 1, and so
-        their product by its square; optional: "beta_fast" (32), "beta_slow" (1), "attention_factor", "ramp" ("pairs",
-        as in the published code and in checkpoints, or "rotations", as in the paper), "truncate" (True);
-        {"rope_type": "llama3", "factor": s, "low_freq_factor": a, "high_freq_factor": b,
-        "original_max_position_embeddings": L} does the same by the rule of Llama 3.1, and multiplies nothing;
-        {"rope_type": "dynamic", "factor": s, "original_max_position_embeddings": L} raises the base with the length of
-        the call, from L on; L is the config's max_position_embeddings;
-        {"rope_type": "longrope", "short_factor": [...], "long_factor": [...], "factor": s,
-        "original_max_position_embeddings": L} divides the angle of each pair by its own number (Ding et al. 2024),
-        from one list up to a length of L and from the other beyond, and multiplies by sqrt(1 + ln(s) / ln(L)), or by
-        "attention_factor" instead.
-        The formulas: `relattn.offsets.rope_frequencies`.
-    sections: the number of feature pairs for each axis, by its name, as {"t": 16, "y": 24, "x": 24}; their sum is
-        rotary_dim / 2. The first pairs belong to the first axis, and so on. Tokens before a grid (`relattn.grid(...,
-        prefix_tokens=n)`) are not turned. None: all pairs turn by the sequence.
-    own_frequencies: False counts f over all pairs (M-RoPE). True counts f within the section: with s pairs the angles
-        are p * base^(-f / s) (axial).
-    interleaved_sections: True deals the pairs out in turn. With n axes, pair f belongs to axis f mod n as long as that
-        axis has pairs left, else to the first axis (Qwen3-VL).
-
     The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys it counts
     the keys that arrive together. For queries it counts the queries and all their keys, also those of a cache. So a
     whole sequence has one length, and so has a step of decoding. A cache keeps its older keys as they were rotated on
     arrival. Hugging Face's transformers does the same, but its "dynamic" remembers the longest text until it gets a
     text shorter than L. Nothing is remembered here, and no tensor is read.
 
-    Raises TypeError: for an `interleaved` that is not a bool; ValueError: for other sizes, base, scaling or sections;
-    UnsupportedError: for sections with a scaling by length, or a scaling with frequencies of their own. A call raises
-    ShapeError: for queries or keys of another width.
+    A call raises ShapeError: for queries or keys of another width.
 
     Source: Su et al. 2021 (RoFormer), eq. 14, 15 and 34; with sections Wang et al. 2024 (Qwen2-VL), section 2.1.
     """
@@ -84,6 +54,42 @@ class RotaryEmbedding(RelativeEncoding):
         own_frequencies: bool = False,
         interleaved_sections: bool = False,
     ) -> None:
+        """No parameters: the angles follow from the base.
+
+        head_dim: the width of a head.
+        base: above 1; the larger it is, the slower the last pairs turn.
+        rotary_dim: the number of rotated features, from the first on; even; head_dim by default. The others are not
+            rotated.
+        interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f +
+            rotary_dim / 2, the layout of GPT-NeoX and Llama.
+        scaling: for texts longer than those of the training, under the names of Hugging Face configs
+            (`rope_parameters`):
+            {"rope_type": "linear", "factor": s} divides every angle by s (position interpolation, Chen et al. 2023);
+            {"rope_type": "yarn", "factor": s, "original_max_position_embeddings": L} divides the angles of the pairs
+            that turn seldom within L positions (Peng et al. 2023), and multiplies the rotated features by 0.1 ln(s) +
+            1, and so their product by its square; optional: "beta_fast" (32), "beta_slow" (1), "attention_factor",
+            "ramp" ("pairs", as in the published code and in checkpoints, or "rotations", as in the paper), "truncate"
+            (True);
+            {"rope_type": "llama3", "factor": s, "low_freq_factor": a, "high_freq_factor": b,
+            "original_max_position_embeddings": L} does the same by the rule of Llama 3.1, and multiplies nothing;
+            {"rope_type": "dynamic", "factor": s, "original_max_position_embeddings": L} raises the base with the length
+            of the call, from L on; L is the config's max_position_embeddings;
+            {"rope_type": "longrope", "short_factor": [...], "long_factor": [...], "factor": s,
+            "original_max_position_embeddings": L} divides the angle of each pair by its own number (Ding et al. 2024),
+            from one list up to a length of L and from the other beyond, and multiplies by sqrt(1 + ln(s) / ln(L)), or
+            by "attention_factor" instead.
+            The formulas: `relattn.offsets.rope_frequencies`.
+        sections: the number of feature pairs for each axis, by its name, as {"t": 16, "y": 24, "x": 24}; their sum is
+            rotary_dim / 2. The first pairs belong to the first axis, and so on. Tokens before a grid
+            (`relattn.grid(..., prefix_tokens=n)`) are not turned. None: all pairs turn by the sequence.
+        own_frequencies: False counts f over all pairs (M-RoPE). True counts f within the section: with s pairs the
+            angles are p * base^(-f / s) (axial).
+        interleaved_sections: True deals the pairs out in turn. With n axes, pair f belongs to axis f mod n as long as
+            that axis has pairs left, else to the first axis (Qwen3-VL).
+
+        Raises TypeError: for an `interleaved` that is not a bool; ValueError: for other sizes, base, scaling or
+        sections; UnsupportedError: for sections with a scaling by length, or a scaling with frequencies of their own.
+        """
         super().__init__()
         head_dim = check_size("head_dim", head_dim)
         rotary_dim = check_size("rotary_dim", head_dim if rotary_dim is None else rotary_dim, least=2)

@@ -9,7 +9,7 @@ from torch import Tensor
 from relattn.checks.values import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads
-from relattn.encodings.constants import FEW, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
 from relattn.encodings.frequencies import inverse_frequencies
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -23,10 +23,7 @@ class SandwichBias(RelativeEncoding):
     is largest at d = 0, where it is width / (2 c_h). It falls with the distance, with ripples. It is the same for the
     past and the future. There are no parameters.
 
-    num_heads: the number of query heads.
-    width: the number of features of p, sines and cosines together, even; in the paper 128 for every width of the model.
-
-    Raises ValueError: for other sizes. A call raises ShapeError: for a query of another number of heads.
+    A call raises ShapeError: for a query of another number of heads.
 
     Source: Chi et al. 2023 (Sandwich, "Dissecting Transformer Length Extrapolation via the Lens of Receptive Field
     Analysis"); frequencies and ratios as in attention-gym's `sandwich`.
@@ -39,6 +36,14 @@ class SandwichBias(RelativeEncoding):
     """
 
     def __init__(self, num_heads: int, width: int = 128) -> None:
+        """No parameters: the numbers follow from the sizes.
+
+        num_heads: the number of query heads.
+        width: the number of features of p, sines and cosines together, even; in the paper 128 for every width of the
+            model.
+
+        Raises ValueError: for other sizes.
+        """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         self.heads = range(self.num_heads)
@@ -68,7 +73,7 @@ class SandwichBias(RelativeEncoding):
         return f"{self.num_heads}, width={self.width}"
 
 
-@lru_tensor_cache(FEW)
+@lru_tensor_cache(LONG_TENSORS)
 def _rows(
     first: int | Int64[Tensor, ""],
     count: int,

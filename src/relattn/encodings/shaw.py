@@ -23,13 +23,9 @@ class ShawEmbedding(RelativeEncoding):
 
     relative_keys a^K, relative_values a^V: parameters [num_heads or 1, left + right + 1, head_dim]; values=False leaves
         a^V out (RETURNN's key_shift is max_distance=16, values=False, num_heads=None).
-    head_dim: the width of a head. values: whether there are relative values.
-    max_distance: left = right, or the pair (left, right); with 0 on a side, that whole side has the row of d = 0.
-    num_heads: None shares the tables between all heads, as the paper does.
 
-    Raises TypeError: for a `values` that is not a bool; ValueError: for other sizes or distances. A call raises
-    ShapeError: for a query of another width or number of heads, or for values of another width where there are relative
-    values.
+    A call raises ShapeError: for a query of another width or number of heads, or for values of another width where
+    there are relative values.
 
     Source: Shaw et al. 2018, eq. 1 to 4, section 3.2.
     """
@@ -44,6 +40,15 @@ class ShawEmbedding(RelativeEncoding):
         num_heads: int | None = None,
         values: bool = True,
     ) -> None:
+        """One row for each offset up to a distance, for each head or for all.
+
+        head_dim: the width of a head.
+        max_distance: left = right, or the pair (left, right); with 0 on a side, that whole side has the row of d = 0.
+        num_heads: None shares the tables between all heads, as the paper does.
+        values: whether there are relative values.
+
+        Raises TypeError: for a `values` that is not a bool; ValueError: for other sizes or distances.
+        """
         super().__init__()
         self.head_dim = check_size("head_dim", head_dim)
         self.left, self.right = check_sides(max_distance)

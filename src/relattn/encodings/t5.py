@@ -13,7 +13,7 @@ from relattn.checks.terms import check_kind
 from relattn.checks.values import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, lru_tensor_cache
+from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
 from relattn.encodings.edges import edges_reached
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
@@ -26,14 +26,9 @@ class T5Bias(RelativeEncoding):
     Half of the buckets hold one distance each. The others hold ranges that widen logarithmically up to max_distance,
     and the last bucket holds everything beyond.
 
-    num_heads: the number of query heads. num_buckets: of both directions together.
-    max_distance: distances from there on share the last bucket.
-    bidirectional: True splits the buckets between past and future. False puts all of the future (which a causal model
-        does not see) into bucket 0.
     bias: the parameter [num_buckets, num_heads], as in T5's checkpoints.
 
-    Raises TypeError: for a `bidirectional` that is not a bool; ValueError: for other sizes. A call raises ShapeError:
-    for a query of another number of heads.
+    A call raises ShapeError: for a query of another number of heads.
 
     Source: Raffel et al. 2020 (T5), section 2.1; `relattn.offsets.t5_buckets` has the full rule.
     """
@@ -43,6 +38,16 @@ class T5Bias(RelativeEncoding):
     def __init__(
         self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
+        """One number for each bucket and head.
+
+        num_heads: the number of query heads.
+        num_buckets: of both directions together.
+        max_distance: distances from there on share the last bucket.
+        bidirectional: True splits the buckets between past and future. False puts all of the future (which a causal
+            model does not see) into bucket 0.
+
+        Raises TypeError: for a `bidirectional` that is not a bool; ValueError: for other sizes.
+        """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         self.num_buckets, self.max_distance = check_buckets(num_buckets, max_distance, bidirectional)
@@ -85,7 +90,7 @@ def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirect
     return OffsetTable(rows, span.first, "clamp")
 
 
-@lru_tensor_cache(MOST)
+@lru_tensor_cache(SMALL_TENSORS)
 def _buckets_of(
     span: Span, device: torch.device, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "count"]:

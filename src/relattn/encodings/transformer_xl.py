@@ -25,20 +25,13 @@ class TransformerXLEmbedding(RelativeEncoding):
     R[p]: sinusoids of the distance p = i - j = -offset, of any length, embed_dim wide, projected by W per head; with a
     max_length, W R[p] is a learned table of rows for |p| < max_length instead.
 
-    num_heads: the number of query heads. head_dim: the width of a head.
     linear_pos W: Linear(embed_dim, num_heads * head_dim, bias=False), absent with a max_length.
     pos_bias_u u, pos_bias_v v: parameters [num_heads, head_dim], zero at first.
     relative_keys: only with a max_length, the parameter [num_heads, 2 * max_length - 1, head_dim], row 0 for the most
         distant past.
-    embed_dim: the width of R, even; num_heads * head_dim by default.
-    interleaved: False lays out all sines, then all cosines (Dai et al.'s code; RETURNN, whose sinusoids are of j - i,
-        so that the sine columns of its W change sign here); True sine and cosine of each frequency side by side
-        (ESPnet, Wav2Vec2-Conformer).
-    max_length: how far a learned table reaches; None for sinusoids, which have no end.
 
-    Raises TypeError: for an `interleaved` that is not a bool; ValueError: for other sizes, or for embed_dim or
-    interleaved together with max_length. A call raises ValueError: for a visible offset beyond a learned table; it
-    names max_length; ShapeError: for a query of another width or number of heads.
+    A call raises ValueError: for a visible offset beyond a learned table; it names max_length; ShapeError: for a query
+    of another width or number of heads.
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.3, terms (a) to (d).
     """
@@ -54,6 +47,19 @@ class TransformerXLEmbedding(RelativeEncoding):
         interleaved: bool = False,
         max_length: int | None = None,
     ) -> None:
+        """Two vectors for each head, beside projected sinusoids or a learned table.
+
+        num_heads: the number of query heads.
+        head_dim: the width of a head.
+        embed_dim: the width of R, even; num_heads * head_dim by default.
+        interleaved: False lays out all sines, then all cosines (Dai et al.'s code; RETURNN, whose sinusoids are of j -
+            i, so that the sine columns of its W change sign here); True sine and cosine of each frequency side by side
+            (ESPnet, Wav2Vec2-Conformer).
+        max_length: how far a learned table reaches; None for sinusoids, which have no end.
+
+        Raises TypeError: for an `interleaved` that is not a bool; ValueError: for other sizes, or for embed_dim or
+        interleaved together with max_length.
+        """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
         self.head_dim = check_size("head_dim", head_dim)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from relattn.encodings.constants import FEW, lru_tensor_cache
+from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
 from relattn.encodings.frequencies import rope_frequencies
 from relattn.encodings.rope_scaling import BY_LENGTH
 from relattn.interception import is_compiled
@@ -51,11 +51,11 @@ class Turns(NamedTuple):
         In a model every layer turns by the same angles, and its queries often by those of its keys. So what follows
         from numbers alone is made once, for the last calls.
         """
-        places = tuple(map(_turned_by, places))
+        places = tuple(map(_rotation_position, places))
         if self.rule is None or dict(self.rule)["rope_type"] not in BY_LENGTH:
             sides = ()
-        in_numbers = all(map(_in_numbers, (*places, *(place for place, _ in sides))))
-        return (_kept if in_numbers else _cos_sin)(self, places, count, sides, dtype, device)
+        without_tensors = all(map(_holds_no_tensor, (*places, *(place for place, _ in sides))))
+        return (_cached_cos_sin if without_tensors else _cos_sin)(self, places, count, sides, dtype, device)
 
     def frequencies(self, length: Float64[Tensor, ""] | None, device: torch.device) -> Float64[Tensor, "pairs"]:
         """The angle of every pair at position 1."""
@@ -85,18 +85,18 @@ def _cos_sin(
         factor = dict(turns.rule)["attention_factor"]
         cos, sin = cos * factor, sin * factor
     cos, sin = cos.to(dtype), sin.to(dtype)
-    return (_written(cos), _written(sin)) if is_compiled() else (cos, sin)
+    return (_materialized(cos), _materialized(sin)) if is_compiled() else (cos, sin)
 
 
-def _written(table: Tensor) -> Tensor:
+def _materialized(table: Tensor) -> Tensor:
     """The same numbers. torch.compile would compute a cosine again wherever it is read, for every head and pair; it
     writes down what is read through strides.
     """
     return table.as_strided(table.shape, table.stride())
 
 
-@lru_tensor_cache(FEW)
-def _kept(
+@lru_tensor_cache(LONG_TENSORS)
+def _cached_cos_sin(
     turns: Turns,
     places: tuple[Position, ...],
     count: int,
@@ -129,11 +129,11 @@ def _reach(position: Position, count: int, device: torch.device) -> Float64[Tens
     return torch.full((), position.start + count, dtype=torch.float64, device=device)
 
 
-def _in_numbers(place: Position) -> bool:
+def _holds_no_tensor(place: Position) -> bool:
     """Whether the position holds no tensor."""
     return isinstance(place, GridPositions) or (isinstance(place, ContiguousPositions) and isinstance(place.start, int))
 
 
-def _turned_by(place: Position) -> Position:
+def _rotation_position(place: Position) -> Position:
     """The position for the rotation: 0 for tokens that stand off the grid."""
     return replace(place, off_grid=0) if isinstance(place, GridPositions) and place.prefix_tokens else place

@@ -41,7 +41,7 @@ class Chunks(MaskStructure):
             "window": (self.left, 0),
         }
 
-    def blind(self) -> Bool[Tensor, "B Lq"] | None:
+    def queries_without_keys(self) -> Bool[Tensor, "B Lq"] | None:
         """The queries whose chunks hold only padding; None without padding, because then every query sees itself."""
         if self.key_mask is None:
             return None

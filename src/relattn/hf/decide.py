@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from relattn.hf.fitting import lacks, unlike
+from relattn.hf.fitting import mismatch, reason_of_a_mismatch
 from relattn.hf.interface import NAME
 from relattn.hf.models import FILES, package, replacement_of, unwrapped
 from relattn.hf.replacement import Replacement, keeps_its_forward
@@ -38,13 +38,13 @@ Modules = dict[str, nn.Module]
 class Decision:
     """What happens to a module, how or why, and its replacement (None: it keeps its class), also if it cannot be used.
 
-    unfit: left because this version of transformers lacks something, so that its whole family is left.
+    is_mismatched: left because this version of transformers lacks something, so that its whole family is left.
     """
 
     kind: Kind
     why: str
     replacement: type[Replacement] | None = None
-    unfit: bool = False
+    is_mismatched: bool = False
 
     @property
     def by_name(self) -> bool:
@@ -64,11 +64,13 @@ def decide(name: str, modules: Modules) -> Decision | None:
     try:
         replacement = replacement_of(kind)
     except ImportError as error:
-        return Decision("left", lacks(kind, str(error)), unfit=True) if _attends(module) else None
+        return (
+            Decision("left", reason_of_a_mismatch(kind, str(error)), is_mismatched=True) if _attends(module) else None
+        )
     if replacement is not None:
-        lacking = unlike(replacement, module)
+        lacking = mismatch(replacement, module)
         if lacking is not None:
-            return Decision("left", lacking, replacement, unfit=True)
+            return Decision("left", lacking, replacement, is_mismatched=True)
         reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
         explanation = f"{kind.__name__} -> {replacement.__name__}"
         return Decision("left" if reason else "changed", reason or explanation, replacement)

@@ -13,15 +13,15 @@ from relattn.hf.names import parameters
 from relattn.hf.replacement import Replacement, original, overridden
 
 
-def unlike(replacement: type[Replacement], module: nn.Module) -> str | None:
+def mismatch(replacement: type[Replacement], module: nn.Module) -> str | None:
     """Why the replacement does not fit the module's class; None where it does."""
     theirs = original(replacement)
     missing = next((need for need in replacement.needs if not hasattr(module, need)), None)
     why = _differing(replacement) if missing is None else f"{theirs.__name__} has no {missing}"
-    return None if why is None else lacks(theirs, why)
+    return None if why is None else reason_of_a_mismatch(theirs, why)
 
 
-def lacks(kind: type[nn.Module], why: str) -> str:
+def reason_of_a_mismatch(kind: type[nn.Module], why: str) -> str:
     """The reason for a family that does not fit, with the versions that it does fit."""
     family = package(kind)
     return (

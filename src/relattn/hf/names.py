@@ -15,7 +15,7 @@ RENAMED = {"cache": "past_key_values"}
 """The newer names of arguments (5.24), and those that the replacements keep."""
 
 
-def ours(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The replacements' name of an argument."""
     return RENAMED.get(name, name)
 
@@ -23,7 +23,7 @@ def ours(name: str) -> str:
 def _cache() -> str:
     """Raises ImportError: when the installed version has another name for it."""
     for name in inspect.signature(create_causal_mask).parameters:
-        if ours(name) == "past_key_values":
+        if canonical_name(name) == "past_key_values":
             return name
     raise ImportError(
         f"transformers: version {VERSION} is installed, whose create_causal_mask has no argument 'past_key_values' or "
@@ -38,15 +38,15 @@ CACHE = _cache()
 
 def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a function, by the replacements' names."""
-    return {ours(name): each for name, each in inspect.signature(function).parameters.items()}
+    return {canonical_name(name): each for name, each in inspect.signature(function).parameters.items()}
 
 
-def under_their_names(method: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def accepting_original_names(method: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     """The method, called like the original's: by its names, or in its order. Itself where it has the same ones."""
     mine, names = (_places(each) for each in (method, theirs))
     if mine[: len(names)] == names or any(p.kind is p.VAR_POSITIONAL for p in parameters(method).values()):
         return method
-    renamed = {name: ours(name) for name in names if ours(name) in mine}
+    renamed = {name: canonical_name(name) for name in names if canonical_name(name) in mine}
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:

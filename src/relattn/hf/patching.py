@@ -16,15 +16,16 @@ from relattn.errors import UnsupportedError
 from relattn.hf.decide import Decision, Modules, around, decide, may_get_masks
 from relattn.hf.interface import NAME
 from relattn.hf.models import package
-from relattn.hf.replacement import Replacement, original, turn
+from relattn.hf.replacement import Replacement, change_class, original
 from relattn.hf.report import KINDS, Report
 
 
 def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Report:
     """The model's own outputs from its own weights, with its attention computed by relattn; in place.
 
-    model: a loaded transformers model, or a module that holds such models. backend: as in `relative_attention`. strict:
-        every attention module must be changed.
+    model: a loaded transformers model, or a module that holds such models.
+    backend: as in `relative_attention`.
+    strict: every attention module must be changed.
 
     Modules that add a position bias are switched to a relattn subclass of their own class, with the same weights under
     the same names. Where a model takes an attn_implementation, it becomes "relattn", in the model's own copy of its
@@ -43,13 +44,13 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
             "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
         )
     decisions = {name: explanation for name in modules if (explanation := decide(name, modules)) is not None}
-    decisions = _without_unfit_families(decisions, modules)
+    decisions = _leave_mismatched_families(decisions, modules)
     report = Report(*({name: v.why for name, v in decisions.items() if v.kind == kind} for kind in KINDS))
     _refuse(model, report, strict)
     _refuse_a_torn_model(decisions, modules)
     named = [name for name, v in decisions.items() if v.by_name]
     for name in (*report.changed, *report.remains):
-        turn(modules[name], decisions[name].replacement or type(modules[name]))  # pyright: ignore[reportArgumentType]
+        change_class(modules[name], decisions[name].replacement or type(modules[name]))  # pyright: ignore[reportArgumentType]
         modules[name].relattn_backend = backend  # pyright: ignore[reportArgumentType]
     if named:
         _own_configs(modules)
@@ -80,7 +81,7 @@ def unpatch(model: nn.Module) -> None:
     for module in model.modules():
         for attribute in ("relattn_backend", "relattn_with_weights"):
             vars(module).pop(attribute, None)
-        turn(module, original(type(module)))
+        change_class(module, original(type(module)))
     del model._relattn_configs
 
 
@@ -128,11 +129,13 @@ def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
         )
 
 
-def _without_unfit_families(decisions: dict[str, Decision], modules: Modules) -> dict[str, Decision]:
+def _leave_mismatched_families(decisions: dict[str, Decision], modules: Modules) -> dict[str, Decision]:
     """A family is replaced as a whole or left: its modules hand on values that only the replacements understand."""
-    unfit = {package(type(modules[name])): decision for name, decision in decisions.items() if decision.unfit}
+    mismatched = {
+        package(type(modules[name])): decision for name, decision in decisions.items() if decision.is_mismatched
+    }
     return {
-        name: unfit.get(package(type(modules[name])), decision) if decision.replacement is not None else decision
+        name: mismatched.get(package(type(modules[name])), decision) if decision.replacement is not None else decision
         for name, decision in decisions.items()
     }
 

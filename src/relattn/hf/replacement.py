@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from relattn.hf.names import under_their_names
+from relattn.hf.names import accepting_original_names
 from relattn.interception import refuse_trace
 
 KEPT = "_old_forward"
@@ -32,7 +32,7 @@ class Replacement:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for method in overridden(cls):
-            setattr(cls, method, under_their_names(getattr(cls, method), getattr(original(cls), method)))
+            setattr(cls, method, accepting_original_names(getattr(cls, method), getattr(original(cls), method)))
 
     @staticmethod
     def cannot(module: nn.Module) -> str | None:
@@ -65,7 +65,7 @@ def keeps_its_forward(module: nn.Module) -> bool:
     return any(_is_of_its_class(module, name) for name in ("forward", KEPT))
 
 
-def turn(module: nn.Module, kind: type[nn.Module]) -> None:
+def change_class(module: nn.Module, kind: type[nn.Module]) -> None:
     """Change the class of a module, and of its forward where a hook keeps it, or has left it in the object."""
     attributes = [name for name in ("forward", KEPT) if _is_of_its_class(module, name)]
     module.__class__ = kind

@@ -21,12 +21,6 @@ from relattn.positions.offsets import alibi_slopes
 class AlibiBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - slope_h * |d|; with signed=True + slope_h * d, so that the future gains.
 
-    Args:
-        num_heads: Number of heads.
-        slopes: `num_heads` numbers above 0; those of `relattn.offsets.alibi_slopes` by default.
-        learned: Whether the slopes are a weight that is trained.
-        signed: Whether d itself is multiplied, in place of -|d|.
-
     Weights:
         slopes: Of shape `(num_heads,)`, where `learned`.
 
@@ -46,6 +40,14 @@ class AlibiBias(RelativeEncoding):
         signed: bool = False,
         **kwargs: Any,
     ) -> None:
+        """One slope for each head.
+
+        Args:
+            num_heads: Number of heads.
+            slopes: `num_heads` numbers above 0; those of `relattn.offsets.alibi_slopes` by default.
+            learned: Whether the slopes are a weight that is trained.
+            signed: Whether d itself is multiplied, in place of -|d|.
+        """
         super().__init__(**kwargs)
         self.num_heads = check_size("num_heads", num_heads)
         check_flag("learned", learned)

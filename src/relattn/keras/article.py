@@ -16,7 +16,7 @@ from relattn.errors import ShapeError
 from relattn.keras.attend import Mask
 from relattn.keras.installed import keras, ops
 from relattn.keras.loop import attend
-from relattn.keras.masks import lengthwise, pairwise
+from relattn.keras.masks import as_length_mask, as_pair_mask
 from relattn.keras.padding import seen, with_zeros
 from relattn.keras.positions import Positions
 from relattn.keras.scores import added_alone
@@ -28,10 +28,6 @@ from relattn.keras.terms import ScoreTerms
 @keras.saving.register_keras_serializable(package="relattn")
 class RelativePositionalEmbedding(keras.layers.Layer):
     """S[i, j] = q_i . projection[:, sequence_length - 1 + i - j], for every query i and j = 0 .. sequence_length - 1.
-
-    Args:
-        head_size: Width of a head.
-        sequence_length: The most queries, and the most keys.
 
     Weights:
         projection: Of shape `(head_size, 2 * sequence_length - 1)`, Glorot uniform at first. Column 0 belongs to the
@@ -48,6 +44,12 @@ class RelativePositionalEmbedding(keras.layers.Layer):
     """
 
     def __init__(self, head_size: int, sequence_length: int, **kwargs: Any) -> None:
+        """One column for each offset.
+
+        Args:
+            head_size: Width of a head.
+            sequence_length: The most queries, and the most keys.
+        """
         super().__init__(**kwargs)
         self.head_size = check_size("head_size", head_size)
         self.sequence_length = check_size("sequence_length", sequence_length)
@@ -122,12 +124,6 @@ class Attention(keras.layers.Layer):
     Long sequences are computed in blocks of queries. Each block is computed again for its gradient, as in
     `RelativeMultiHeadAttention`. A training step holds O(block * Lk) scores per head, not O(Lq * Lk).
 
-    Args:
-        head_size: Width of a head.
-        sequence_length: The most queries, and the most keys.
-        dropout: Rate at which weights are dropped in training.
-        seed: The seed of dropout.
-
     Weights:
         embedding.projection: The weight of `RelativePositionalEmbedding`; there is no other.
 
@@ -151,6 +147,14 @@ class Attention(keras.layers.Layer):
     def __init__(
         self, head_size: int, sequence_length: int, dropout: float = 0.0, seed: int | None = None, **kwargs: Any
     ) -> None:
+        """One table, and weights that may be dropped.
+
+        Args:
+            head_size: Width of a head.
+            sequence_length: The most queries, and the most keys.
+            dropout: Rate at which weights are dropped in training.
+            seed: The seed of dropout.
+        """
         super().__init__(**kwargs)
         check_probability("dropout", dropout)
         self.embedding = RelativePositionalEmbedding(head_size, sequence_length, dtype=self.dtype_policy)
@@ -175,7 +179,9 @@ class Attention(keras.layers.Layer):
         query_length, key_length = self.embedding.check_length("query", query), self.embedding.check_length("key", key)
         _check_alike(key, value, query)
         shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-        mask = Mask(keys=lengthwise("key_mask", key_mask, shape[0], shape[3]), pairs=pairwise(attention_mask, shape))
+        mask = Mask(
+            keys=as_length_mask("key_mask", key_mask, shape[0], shape[3]), pairs=as_pair_mask(attention_mask, shape)
+        )
         dtype = score_dtype(self.compute_dtype)
         positions = Positions(0, 0, query_length, key_length, highest=0 if use_causal_mask else None)
         queries, keys = seen(mask, positions)

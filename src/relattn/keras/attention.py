@@ -10,7 +10,7 @@ from relattn.keras.attend import Mask
 from relattn.keras.encoding import RelativeEncoding
 from relattn.keras.installed import keras, ops
 from relattn.keras.loop import attend
-from relattn.keras.masks import lengthwise, pairwise
+from relattn.keras.masks import as_length_mask, as_pair_mask
 from relattn.keras.padding import seen, with_zeros
 from relattn.keras.positions import Positions
 from relattn.keras.tensors import Place, Shape, Tensor, as_place, score_dtype
@@ -37,15 +37,6 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     A drop-in replacement: the arguments, weights and call are those of `keras.layers.MultiHeadAttention`. With
     `encoding=None` the numbers are the same, too.
-
-    Args:
-        num_heads, key_dim, value_dim, dropout, use_bias, output_shape: As in `keras.layers.MultiHeadAttention`, whose
-            other arguments are taken too.
-        encoding: `None`, or a layer of `relattn.keras` made for `num_heads` heads of width `key_dim`.
-        scale: The scale of the scores; `1 / sqrt(key_dim)` by default.
-        query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores per head,
-            not `Lq * Lk`, and computes them again for their gradients. `None` takes all queries at once for short
-            sequences, and blocks for long ones.
 
     Call arguments:
         query: Tensor of shape `(B, Lq, dim)`.
@@ -75,6 +66,17 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         query_block: int | None = None,
         **kwargs: Any,
     ) -> None:
+        """The layer of Keras around an encoding.
+
+        Args:
+            num_heads, key_dim, value_dim, dropout, use_bias, output_shape: As in `keras.layers.MultiHeadAttention`,
+                whose other arguments are taken too.
+            encoding: `None`, or a layer of `relattn.keras` made for `num_heads` heads of width `key_dim`.
+            scale: The scale of the scores; `1 / sqrt(key_dim)` by default.
+            query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores per
+                head, not `Lq * Lk`, and computes them again for their gradients. `None` takes all queries at once for
+                short sequences, and blocks for long ones.
+        """
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {kind_of(encoding)}; expected a layer of relattn.keras or None")
         if scale is not None:
@@ -236,13 +238,13 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         attention_mask: Tensor | None,
     ) -> Mask:
         """All masks of a call, in one form."""
-        queries = lengthwise("query_mask", query_mask, *query.shape[:2])
-        values = lengthwise("value_mask", value_mask, *value.shape[:2])
-        keys = lengthwise("key_mask", key_mask, *value.shape[:2])
+        queries = as_length_mask("query_mask", query_mask, *query.shape[:2])
+        values = as_length_mask("value_mask", value_mask, *value.shape[:2])
+        keys = as_length_mask("key_mask", key_mask, *value.shape[:2])
         if values is not None and keys is not None:
             keys = ops.logical_and(values, keys)
         shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
-        return Mask(queries, values if keys is None else keys, pairwise(attention_mask, shape))
+        return Mask(queries, values if keys is None else keys, as_pair_mask(attention_mask, shape))
 
     def compute_output_spec(
         self,

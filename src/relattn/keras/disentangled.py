@@ -24,14 +24,6 @@ class DisentangledEmbedding(RelativeEncoding):
     exact up to num_buckets / 2, then logarithmic up to max_distance. DeBERTa models pass scale = 1 / sqrt(3 head_dim).
     It works only inside `RelativeMultiHeadAttention`.
 
-    Args:
-        num_heads: Number of heads.
-        head_dim: Width of a head.
-        embed_dim: Width of P; `num_heads * head_dim` by default.
-        max_distance: The distance from which on the edge row holds.
-        num_buckets: `None`, or the number of buckets on each side.
-        c2p, p2c: Whether there is a term W_k (content to position), and a term W_q (position to content).
-
     Weights:
         relative_embeddings: P, of shape `(2K, embed_dim)`, in DeBERTa's order: row 0 is the most distant future.
         pos_key_proj_weight, pos_key_proj_bias: W_k, of shape `(num_heads * head_dim, embed_dim)`, and its bias.
@@ -52,6 +44,16 @@ class DisentangledEmbedding(RelativeEncoding):
         p2c: bool = True,
         **kwargs: Any,
     ) -> None:
+        """One table for all heads, projected for each.
+
+        Args:
+            num_heads: Number of heads.
+            head_dim: Width of a head.
+            embed_dim: Width of P; `num_heads * head_dim` by default.
+            max_distance: The distance from which on the edge row holds.
+            num_buckets: `None`, or the number of buckets on each side.
+            c2p, p2c: Whether there is a term W_k (content to position), and a term W_q (position to content).
+        """
         super().__init__(**kwargs)
         self.num_heads = check_size("num_heads", num_heads)
         self.head_dim = check_size("head_dim", head_dim)

@@ -120,6 +120,7 @@ class EncodingSum(RelativeEncoding):
     """
 
     def __init__(self, *encodings: RelativeEncoding, **kwargs: Any) -> None:
+        """encodings: the operands; those of a sum among them one by one."""
         super().__init__(**kwargs)
         operands: list[RelativeEncoding] = []
         for encoding in encodings:

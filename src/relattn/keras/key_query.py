@@ -19,11 +19,6 @@ class KeyQueryEmbedding(RelativeEncoding):
 
     BERT's position_embedding_type="relative_key_query". It works only inside `RelativeMultiHeadAttention`.
 
-    Args:
-        head_dim: Width of a head.
-        max_length: The most positions that queries or keys may span.
-        num_heads: The number of heads, each with its own table; `None` shares one table.
-
     Weights:
         relative_embeddings: E, of shape `(num_heads or 1, 2 * max_length - 1, head_dim)`. Row 0 belongs to the most
             distant past.
@@ -35,6 +30,13 @@ class KeyQueryEmbedding(RelativeEncoding):
     """
 
     def __init__(self, head_dim: int, max_length: int, *, num_heads: int | None = None, **kwargs: Any) -> None:
+        """One row for each offset, for each head or for all.
+
+        Args:
+            head_dim: Width of a head.
+            max_length: The most positions that queries or keys may span.
+            num_heads: The number of heads, each with its own table; `None` shares one table.
+        """
         super().__init__(**kwargs)
         self.head_dim = check_size("head_dim", head_dim)
         self.max_length = check_size("max_length", max_length)

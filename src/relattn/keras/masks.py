@@ -7,7 +7,7 @@ from relattn.keras.installed import ops
 from relattn.keras.tensors import Shape, Tensor
 
 
-def lengthwise(name: str, mask: Tensor | None, batch: int | None, length: int | None) -> Tensor | None:
+def as_length_mask(name: str, mask: Tensor | None, batch: int | None, length: int | None) -> Tensor | None:
     """A mask (B, L), as booleans."""
     if mask is None:
         return None
@@ -16,7 +16,7 @@ def lengthwise(name: str, mask: Tensor | None, batch: int | None, length: int | 
     return ops.cast(mask, "bool")
 
 
-def pairwise(mask: Tensor | None, shape: Shape) -> Tensor | None:
+def as_pair_mask(mask: Tensor | None, shape: Shape) -> Tensor | None:
     """A mask (Lq, Lk), (B, Lq, Lk) or (B, H, Lq, Lk) for scores of that shape, as booleans of the last form."""
     if mask is None:
         return None

@@ -20,15 +20,6 @@ class RelativeEmbedding(RelativeEncoding):
     `causal=False`: the generalised algorithm, for self- and cross-attention in both directions. `causal=True`: Music
     Transformer, rows for the past and the present only.
 
-    Args:
-        head_dim: Width of a head.
-        max_length: The most positions that queries or keys may span; offsets reach from `1 - max_length` to
-            `max_length - 1`, or to 0 when causal.
-        num_heads: The number of heads, each with its own table; `None` shares one table.
-        causal: Whether the table ends at the present.
-        beyond: What holds for a visible offset without a row: `"error"`, ValueError; `"clamp"`, the edge row;
-            `"zero"`, nothing is added.
-
     Weights:
         relative_keys: E, of shape `(num_heads or 1, R, head_dim)` with `R = 2 * max_length - 1`, or `max_length` when
             causal. Row 0 belongs to the most distant past.
@@ -54,6 +45,17 @@ class RelativeEmbedding(RelativeEncoding):
         beyond: Beyond = "error",
         **kwargs: Any,
     ) -> None:
+        """One row for each offset, for each head or for all.
+
+        Args:
+            head_dim: Width of a head.
+            max_length: The most positions that queries or keys may span; offsets reach from `1 - max_length` to
+                `max_length - 1`, or to 0 when causal.
+            num_heads: The number of heads, each with its own table; `None` shares one table.
+            causal: Whether the table ends at the present.
+            beyond: What holds for a visible offset without a row: `"error"`, ValueError; `"clamp"`, the edge row;
+                `"zero"`, nothing is added.
+        """
         super().__init__(**kwargs)
         self.head_dim = check_size("head_dim", head_dim)
         self.max_length = check_size("max_length", max_length)

@@ -36,16 +36,6 @@ class RotaryEmbedding(RelativeEncoding):
 
     Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim).
 
-    Args:
-        head_dim: Width of a head.
-        base: The base of the frequencies.
-        rotary_dim: The number of rotated features, from the first on; even; head_dim by default.
-        interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with
-            f + rotary_dim / 2, the layout of GPT-NeoX and Llama.
-        scaling: For texts longer than those of the training, under the names of Hugging Face configs, e.g.
-            `{"rope_type": "linear", "factor": s}`; "yarn", "llama3", "dynamic" and "longrope" as in
-            `relattn.offsets.rope_frequencies`.
-
     The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys it counts
     the keys that arrive together. For queries it counts the queries and all their keys. Positions that are tensors are
     read for it. Where a graph does not know them, "dynamic" needs float64. Keras does not have it on JAX:
@@ -72,6 +62,18 @@ class RotaryEmbedding(RelativeEncoding):
         scaling: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        """No weights: the angles follow from the base.
+
+        Args:
+            head_dim: Width of a head.
+            base: The base of the frequencies.
+            rotary_dim: The number of rotated features, from the first on; even; head_dim by default.
+            interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with
+                f + rotary_dim / 2, the layout of GPT-NeoX and Llama.
+            scaling: For texts longer than those of the training, under the names of Hugging Face configs, e.g.
+                `{"rope_type": "linear", "factor": s}`; "yarn", "llama3", "dynamic" and "longrope" as in
+                `relattn.offsets.rope_frequencies`.
+        """
         super().__init__(**kwargs)
         self.head_dim = head_dim = check_size("head_dim", head_dim)
         width = check_size("rotary_dim", head_dim if rotary_dim is None else rotary_dim, least=2)

@@ -19,12 +19,6 @@ class ShawEmbedding(RelativeEncoding):
 
     clip(d) = max(-left, min(d, right)): beyond the largest distance the edge row holds.
 
-    Args:
-        head_dim: Width of a head.
-        max_distance: `left = right`, or the pair `(left, right)`.
-        num_heads: The number of heads, each with its own tables; `None` shares them, as the paper does.
-        values: Whether there are relative values.
-
     Weights:
         relative_keys, relative_values: a^K and a^V, each `(num_heads or 1, left + right + 1, head_dim)`. Row 0 belongs
             to the most distant past.
@@ -44,6 +38,14 @@ class ShawEmbedding(RelativeEncoding):
         values: bool = True,
         **kwargs: Any,
     ) -> None:
+        """One row for each offset up to a distance, for each head or for all.
+
+        Args:
+            head_dim: Width of a head.
+            max_distance: `left = right`, or the pair `(left, right)`.
+            num_heads: The number of heads, each with its own tables; `None` shares them, as the paper does.
+            values: Whether there are relative values.
+        """
         super().__init__(**kwargs)
         self.head_dim = check_size("head_dim", head_dim)
         self.left, self.right = check_sides(max_distance)

@@ -24,12 +24,6 @@ class T5Bias(RelativeEncoding):
     and the last bucket holds everything beyond (`relattn.offsets.t5_buckets`). T5 models do not scale:
     `RelativeMultiHeadAttention(..., scale=1.0)`.
 
-    Args:
-        num_heads: Number of heads.
-        num_buckets: Number of buckets.
-        max_distance: The distance from which on the last bucket holds.
-        bidirectional: Whether the future has its own buckets; otherwise all of it falls into bucket 0.
-
     Weights:
         bias: `(num_buckets, num_heads)`, as in T5's checkpoints.
 
@@ -50,6 +44,14 @@ class T5Bias(RelativeEncoding):
         bidirectional: bool = True,
         **kwargs: Any,
     ) -> None:
+        """One number for each bucket and head.
+
+        Args:
+            num_heads: Number of heads.
+            num_buckets: Number of buckets.
+            max_distance: The distance from which on the last bucket holds.
+            bidirectional: Whether the future has its own buckets; otherwise all of it falls into bucket 0.
+        """
         super().__init__(**kwargs)
         self.num_heads = check_size("num_heads", num_heads)
         self.num_buckets, self.max_distance = check_buckets(num_buckets, max_distance, bidirectional)

@@ -22,14 +22,6 @@ class TransformerXLEmbedding(RelativeEncoding):
     R[p]: sinusoids of the distance p = query position - key position, of any length, projected by W per head; with
     `max_length`, W R[p] is a table of learned rows instead.
 
-    Args:
-        num_heads: Number of heads.
-        head_dim: Width of a head.
-        embed_dim: Width of R, even; `num_heads * head_dim` by default.
-        interleaved: Whether R has sine and cosine of each frequency side by side (ESPnet); otherwise all sines, then
-            all cosines (Dai et al.'s code).
-        max_length: `None` for sinusoids; otherwise how far a learned table reaches.
-
     Weights:
         linear_pos_weight: W, of shape `(num_heads * head_dim, embed_dim)`; absent with a learned table.
         pos_bias_u, pos_bias_v: u and v, each `(num_heads, head_dim)`, zero at first.
@@ -51,6 +43,16 @@ class TransformerXLEmbedding(RelativeEncoding):
         max_length: int | None = None,
         **kwargs: Any,
     ) -> None:
+        """Two vectors for each head, beside projected sinusoids or a learned table.
+
+        Args:
+            num_heads: Number of heads.
+            head_dim: Width of a head.
+            embed_dim: Width of R, even; `num_heads * head_dim` by default.
+            interleaved: Whether R has sine and cosine of each frequency side by side (ESPnet); otherwise all sines,
+                then all cosines (Dai et al.'s code).
+            max_length: `None` for sinusoids; otherwise how far a learned table reaches.
+        """
         super().__init__(**kwargs)
         self.num_heads = check_size("num_heads", num_heads)
         self.head_dim = check_size("head_dim", head_dim)

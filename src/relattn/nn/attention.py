@@ -14,16 +14,7 @@ from relattn.nn.projected import ProjectedAttention
 
 
 class RelativeMultiheadAttention(ProjectedAttention):
-    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)), with the encoding in every head.
-
-    embed_dim: the width of the queries and of the output. num_heads: query heads. encoding: None, or a RelativeEncoding
-        made for num_heads and head_dim. num_kv_heads: key and value heads, a divisor of num_heads (grouped queries);
-        num_heads by default. head_dim: embed_dim / num_heads by default. dropout: applied to the attention weights in
-        training mode. bias: whether the four projections have biases. kdim, vdim: the widths of key and value inputs;
-        embed_dim by default. scale: 1 / sqrt(head_dim) by default. backend: as in `relative_attention`.
-
-    Raises ValueError: for sizes that do not fit one another.
-    """
+    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)), with the encoding in every head."""
 
     def __init__(
         self,
@@ -40,6 +31,22 @@ class RelativeMultiheadAttention(ProjectedAttention):
         scale: float | None = None,
         backend: str = "auto",
     ) -> None:
+        """Four projections around the encoding.
+
+        embed_dim: the width of the queries and of the output.
+        num_heads: query heads.
+        encoding: None, or a RelativeEncoding made for num_heads and head_dim.
+        num_kv_heads: key and value heads, a divisor of num_heads (grouped queries); num_heads by default.
+        head_dim: embed_dim / num_heads by default.
+        dropout: applied to the attention weights in training mode.
+        bias: whether the four projections have biases.
+        kdim: the width of key inputs; embed_dim by default.
+        vdim: the width of value inputs; embed_dim by default.
+        scale: 1 / sqrt(head_dim) by default.
+        backend: as in `relative_attention`.
+
+        Raises ValueError: for sizes that do not fit one another.
+        """
         super().__init__()
         embed_dim, num_heads = check_size("embed_dim", embed_dim), check_size("num_heads", num_heads)
         num_kv_heads = check_size("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)

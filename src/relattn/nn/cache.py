@@ -48,15 +48,18 @@ class KVCache:
     its parameters and an offset (Transformer-XL's projected sinusoids) are kept as well. So do not change a parameter
     while a cache is in use.
 
-    max_length: None grows without end. With max_length=n the cache rolls: in a layer each query sees at most n
-        positions, itself included. For all sizes of chunks attention equals a full pass with is_causal=True, window=(n
-        - 1, 0). Without a layer, pass these two yourself. The cache holds the keys that the newest chunk saw.
-
     Copies, shallow, deep or pickled, hold the same keys independently of this cache. They may serve another layer if
     its encoding prints the same. A copy is a ValueError where a graph holds the keys: `detach` first.
     """
 
     def __init__(self, max_length: int | None = None) -> None:
+        """Empty.
+
+        max_length: None grows without end. With max_length=n the cache rolls: in a layer each query sees at most n
+            positions, itself included. For all sizes of chunks attention equals a full pass with is_causal=True,
+            window=(n - 1, 0). Without a layer, pass these two yourself. The cache holds the keys that the newest chunk
+            saw.
+        """
         self.max_length = None if max_length is None else check_size("max_length", max_length)
         self.next_position = 0
         """The slot of the next appended key: the number of all appended keys, minus the truncated ones."""

@@ -28,9 +28,6 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
     They lie at the top level, as there. `encoding` is TransformerXLEmbedding's equation with interleaved=True; it has
     no parameters and reads these.
 
-    embed_dim: n_feat there, even. num_heads: n_head, a divisor of embed_dim. dropout: applied to the attention weights
-        in training mode. bias: use_bias in NeMo, always True in ESPnet. backend: as in `relative_attention`.
-
     It is called like RelativeMultiheadAttention: [B, L, embed_dim], masks True where a query attends, window=(left,
     right) for NeMo's att_context_size=[left, right] of style "regular". There is no pos_emb: R is computed here, for
     any length and start, with angles in float64. Two steps stay with the encoder around it: scaling the input by
@@ -40,8 +37,6 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
     that setting). It has the same names and shapes but another formula; only the configuration tells. Do not load
     weights of zero_triu=True either, unless attention is causal, where it changes nothing.
 
-    Raises ValueError: for sizes that do not fit one another.
-
     Source: Dai et al. 2019 (Transformer-XL), section 3.3; Gulati et al. 2020 (Conformer), section 2.1; ESPnet,
     espnet/nets/pytorch_backend/transformer/attention.py; NeMo,
     nemo/collections/asr/parts/submodules/multi_head_attention.py.
@@ -50,6 +45,16 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
     def __init__(
         self, embed_dim: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True, backend: str = "auto"
     ) -> None:
+        """Five projections and two vectors for each head.
+
+        embed_dim: n_feat in ESPnet and NeMo, even.
+        num_heads: n_head there, a divisor of embed_dim.
+        dropout: applied to the attention weights in training mode.
+        bias: use_bias in NeMo, always True in ESPnet.
+        backend: as in `relative_attention`.
+
+        Raises ValueError: for sizes that do not fit one another.
+        """
         embed_dim, num_heads = check_size("embed_dim", embed_dim), check_size("num_heads", num_heads)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim")

@@ -48,7 +48,7 @@ class Growing:
             return Growing.of(torch.cat([self.held, part], dim=self.axis), self.axis)
         count = part.shape[self.axis]
         fits = self._writable and self.stop + count <= self.room.shape[self.axis]
-        grown = self if fits else self._moved(0, _ample(len(self), count))
+        grown = self if fits else self._reallocated(0, _spare_for(len(self), count))
         grown.room.narrow(self.axis, grown.stop, count).copy_(part)
         return replace(grown, stop=grown.stop + count)
 
@@ -58,7 +58,7 @@ class Growing:
             return Growing.of(torch.cat([part, self.held], dim=self.axis), self.axis)
         count = part.shape[self.axis]
         fits = self._writable and count <= self.start
-        grown = self if fits else self._moved(_ample(len(self), count), 0)
+        grown = self if fits else self._reallocated(_spare_for(len(self), count), 0)
         grown.room.narrow(self.axis, grown.start - count, count).copy_(part)
         return replace(grown, start=grown.start - count)
 
@@ -70,7 +70,7 @@ class Growing:
         """Row b along axis 0 gets the content of row index[b]."""
         if torch.is_grad_enabled():
             return Growing.of(self.held.index_select(0, index), self.axis)
-        chosen = self._new_room(index.shape[0], 0, _ample(len(self), 0))
+        chosen = self._new_room(index.shape[0], 0, _spare_for(len(self), 0))
         torch.index_select(self.held, 0, index, out=chosen.held)
         return chosen
 
@@ -92,7 +92,7 @@ class Growing:
             return self.owned
         return self.owned and (torch.is_inference_mode_enabled() or not self.room.is_inference())
 
-    def _moved(self, before: int, after: int) -> Growing:
+    def _reallocated(self, before: int, after: int) -> Growing:
         """The content, copied into new room with this much spare room."""
         moved = self._new_room(self.room.shape[0], before, after)
         moved.held.copy_(self.held)
@@ -105,7 +105,7 @@ class Growing:
         return Growing(self.room.new_empty(size), self.axis, before, before + len(self), owned=True)
 
 
-def _ample(held: int, count: int) -> int:
+def _spare_for(held: int, count: int) -> int:
     """Spare room for `count` more, plus half of the whole.
 
     In a graph it is at least 256 more, because a move is another graph.

@@ -75,7 +75,7 @@ class KeptPlaces:
         if isinstance(more, GridPositions):
             if held is None:
                 return replace(more, count=None)
-            if isinstance(held, GridPositions) and _goes_on(held, self.length, more):
+            if isinstance(held, GridPositions) and _continues(held, self.length, more):
                 return held
         if any(isinstance(place, GridPositions) and place.prefix_tokens for place in (held, more)):
             raise ValueError(
@@ -90,6 +90,6 @@ class KeptPlaces:
         return held.append(rows)
 
 
-def _goes_on(held: GridPositions, length: int, more: GridPositions) -> bool:
+def _continues(held: GridPositions, length: int, more: GridPositions) -> bool:
     """Whether `more` continues `held` after `length` elements."""
     return replace(held.part(slice(length, length)), count=None) == replace(more, count=None)

@@ -21,7 +21,7 @@ def t5_buckets(
     """bucket(d): one bucket per small distance, then buckets of logarithmic width; the last one holds all larger
     distances.
 
-    With n = num_buckets, halved when bidirectional (the upper half is then for keys in the future), and m = n // 2:
+    With n = num_buckets, halved when bidirectional, for the upper half is then for keys in the future, and m = n // 2:
     bucket = |d| below m, else min(n - 1, m + floor(log(|d| / m) / log(max_distance / m) * (n - m))). When not
     bidirectional a key in the future falls into bucket 0.
 

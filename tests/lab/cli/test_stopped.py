@@ -8,7 +8,7 @@ import pytest
 
 from relattn_lab import compose as lab_compose
 from relattn_lab.cli import reproduce as reproduce_command
-from relattn_lab.stopping import ECHO, Asked, first_signal_waits
+from relattn_lab.stopping import ECHO, StopRequest, first_signal_waits
 from tests.lab.cli.test_commands import call, refused
 from tests.lab.small import write_data
 
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_composing(
 
 def test_a_signal_that_comes_twice_at_once_is_one() -> None:
     """`timeout` sends it to the process and to its group. One that comes later is meant."""
-    asked = Asked()
+    asked = StopRequest()
     with first_signal_waits(asked):
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from relattn.cli.files import DRAFT, atomic_path, check_name
+from relattn.cli.files import PARTIAL_PREFIX, atomic_path, check_name
 from relattn_lab.support.files import check_folder, remove_drafts, whole_folder, write_json, write_text
 
 
@@ -88,7 +88,7 @@ def test_not_even_a_draft_can_be_made(tmp_path, monkeypatch):
 def test_a_sentence_is_not_told_twice(tmp_path):
     with pytest.raises(OSError) as caught, whole_folder(tmp_path / "a") as draft, atomic_path(draft / "b"):
         full()
-    assert str(caught.value) == said_of(tmp_path / f"{DRAFT}a" / "b")
+    assert str(caught.value) == said_of(tmp_path / f"{PARTIAL_PREFIX}a" / "b")
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path):
@@ -106,9 +106,9 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
 def test_what_a_killed_process_left_is_removed(tmp_path):
     for name in ("a", "b/c"):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / f"{DRAFT}file.json").write_text("{")
-        (tmp_path / name / f"{DRAFT}folder").mkdir()
-        (tmp_path / name / f"{DRAFT}folder" / f"{DRAFT}within").touch()
+        (tmp_path / name / f"{PARTIAL_PREFIX}file.json").write_text("{")
+        (tmp_path / name / f"{PARTIAL_PREFIX}folder").mkdir()
+        (tmp_path / name / f"{PARTIAL_PREFIX}folder" / f"{PARTIAL_PREFIX}within").touch()
         (tmp_path / name / "kept").touch()
     remove_drafts(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "c", "kept", "kept"]

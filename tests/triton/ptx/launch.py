@@ -81,7 +81,7 @@ def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capability:
 
     for module in launching():
         monkeypatch.setattr(module, "launch", in_tiles)
-    for name in ("part_kernel", "merge_kernel"):
+    for name in ("split_keys_kernel", "merge_kernel"):
         monkeypatch.setattr(decoding, name, Launched(getattr(decoding, name)))
 
 

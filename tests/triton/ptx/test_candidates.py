@@ -74,7 +74,7 @@ def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
             monkeypatch.setattr(module, "launch", noted)
         call = make_call(dtype, **given)
         for ordered in (False, True):
-            monkeypatch.setattr(backward, "is_ordered", lambda call, wanted, ordered=ordered: ordered)
+            monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted, ordered=ordered: ordered)
             run(call, *random_cotangents(call))
     return found
 

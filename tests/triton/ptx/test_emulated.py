@@ -299,7 +299,7 @@ def hold(name: str, monkeypatch: pytest.MonkeyPatch, ordered: bool, capability: 
 
     dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
     emulate(sizes, monkeypatch, capability)
-    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: ordered)
     hold_to_the_equation(make_call(dtype, **given))
 
 

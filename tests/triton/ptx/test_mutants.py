@@ -62,7 +62,7 @@ COPYING = {
 WITHOUT_COPIES = {
     "every gradient of lists": "lists",
     "rows_kernel": "lists, deterministic",
-    "part_kernel": "few queries",
+    "split_keys_kernel": "few queries",
     "merge_kernel": "few queries",
 }
 """Kernels without a cp.async, so without a wait. Those of lists have the four warps of float32 and of wide heads: under
@@ -118,7 +118,7 @@ def _launches(scene: str) -> dict[str, tuple]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "launch", noted)
-        patch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
+        patch.setattr(backward, "is_deterministic", lambda call, wanted: ordered)
         launch.emulate(sizes, patch)
         seeds.start_torch("mutants")
         call = make_call(torch.bfloat16, **given)

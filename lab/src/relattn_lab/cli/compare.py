@@ -18,7 +18,7 @@ from relattn.cli.stopped import exit_code
 from relattn_lab.checks import check_choice
 from relattn_lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
 from relattn_lab.config_file import read_config
-from relattn_lab.lock import alone_in
+from relattn_lab.lock import exclusive_folder
 from relattn_lab.processes import ElsewhereError, Processes
 from relattn_lab.report import NGRAM, best_of
 from relattn_lab.results import Summary
@@ -148,7 +148,7 @@ def table(results: dict[str, Any]) -> Table:
 
 def _enter(stack: ExitStack, folder: Path) -> None:
     """Until the stack is left, no other command works in the folder."""
-    stack.enter_context(alone_in(folder))
+    stack.enter_context(exclusive_folder(folder))
 
 
 def _how_to_go_on(comparison: Comparison | None, folder: Path, processes: int) -> str:

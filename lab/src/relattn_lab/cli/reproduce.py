@@ -9,7 +9,7 @@ from typing import Any
 from relattn.cli.console import Bar, out, say_stopped
 from relattn_lab import lengths
 from relattn_lab.checks import check_choice
-from relattn_lab.lock import alone_in
+from relattn_lab.lock import exclusive_folder
 from relattn_lab.reproduction import RESULTS_FILE, TABLE_FILE, resume, start
 from relattn_lab.settings import FILE as SETTINGS_FILE
 
@@ -27,7 +27,7 @@ def run(experiment: str, given: dict[str, Any], folder: Path, go_on: bool) -> No
         return
     reproduction = None
     try:
-        with alone_in(folder), Bar() as bar:
+        with exclusive_folder(folder), Bar() as bar:
             reproduction = resume(folder, given, bar) if go_on else start(given, folder, bar)
             reproduction.run()
     except KeyboardInterrupt as stopped:
@@ -56,7 +56,7 @@ def _evaluate_lengths(given: dict[str, Any], folder: Path) -> None:
             f"options: got {', '.join(others)}; expected --data and --out alone, for `lengths` trains nothing: it "
             "evaluates the models that `jsb` has left in --out"
         )
-    with alone_in(folder), Bar() as bar:
+    with exclusive_folder(folder), Bar() as bar:
         table = lengths.Lengths(given["data"], folder, bar).run()
     out.print(table, soft_wrap=True, markup=False)
     out.print(f"table    {folder / lengths.TABLE_FILE}", soft_wrap=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from relattn.cli.files import check_name, reason_of
 from relattn_lab.corpus import SPLITS, Words
-from relattn_lab.played.kept import kept_events
+from relattn_lab.played.kept import cached_events
 from relattn_lab.played.notes import UnusableError, read_notes
 from relattn_lab.played.vocabulary import Events
 from relattn_lab.sequences import Sequences
@@ -53,7 +53,8 @@ def read_folder(
     """The MIDI files of each split, 80 / 10 / 10 percent of them; and sentences about what was left out.
 
     The split follows the SHA-256 of the files' bytes, which no name or place changes; of equal files the first counts.
-    Hidden files are left out. `progress(done, total)` is called after each file. What was read is kept (`kept_events`).
+    Hidden files are left out. `progress(done, total)` is called after each file. What was read is kept
+    (`cached_events`).
 
     skip_bad: go on without files that cannot be used.
 
@@ -127,4 +128,4 @@ def _read(path: Path) -> tuple[str, np.ndarray]:
     except OSError as error:
         raise UnusableError(f"cannot be read ({reason_of(error)})") from error
     digest = hashlib.sha256(content).hexdigest()
-    return digest, kept_events(digest, lambda: Events().events(read_notes(content)))
+    return digest, cached_events(digest, lambda: Events().events(read_notes(content)))

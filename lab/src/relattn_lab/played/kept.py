@@ -19,7 +19,7 @@ UNKEPT = OSError, RuntimeError
 """What comes of a folder that cannot be used, and of a user without a home."""
 
 
-def kept_events(digest: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+def cached_events(digest: str, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The events, int16 [n], of the file with this SHA-256: those kept in FOLDER, or else what `make` gives.
 
     What is kept and damaged is replaced. Warns when nothing can be kept.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from relattn.cli.files import DRAFT, atomic_path, check_name, said
+from relattn.cli.files import PARTIAL_PREFIX, atomic_path, check_name, explain_write_errors
 
 
 def write_text(path: Path, text: str) -> None:
@@ -42,10 +42,10 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
     Raises OSError: in one sentence, when something in it cannot be written.
     """
-    draft = path.with_name(f"{DRAFT}{path.name}")
+    draft = path.with_name(f"{PARTIAL_PREFIX}{path.name}")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        with said(path):
+        with explain_write_errors(path):
             draft.mkdir(parents=True)
             yield draft
             if path.exists():
@@ -57,7 +57,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def remove_drafts(folder: Path) -> None:
     """Remove half-written files that a killed process has left in `folder` and below."""
-    for draft in list(folder.rglob(f"{DRAFT}*")):
+    for draft in list(folder.rglob(f"{PARTIAL_PREFIX}*")):
         if draft.is_dir():
             shutil.rmtree(draft)
         else:
@@ -82,5 +82,5 @@ def check_writable(path: Path) -> None:
     Raises OSError: in one sentence, when they cannot.
     """
     there = next(folder for folder in (path, *path.parents) if folder.exists())
-    with said(path), tempfile.TemporaryFile(dir=there):
+    with explain_write_errors(path), tempfile.TemporaryFile(dir=there):
         pass

@@ -54,7 +54,7 @@ class DenseBackend:
             lse = lse + key_shift
         weights = _softmax(scores)
         if problem.dropout_p > 0.0:
-            weights = _dropped(weights, problem)
+            weights = _dropout(weights, problem)
         output = value_sums(weights, problem.value, visibility.keys)
         for axis in problem.axes:
             if axis.relative_values is None:
@@ -78,7 +78,7 @@ class DenseBackend:
         return weights.to(problem.output_dtype)
 
 
-def _dropped(weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+def _dropout(weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     """The weights with dropout: by the problem's seed where it has one, else as torch's generator draws."""
     if problem.seed is None:
         return F.dropout(weights, problem.dropout_p)
@@ -118,7 +118,7 @@ def _masked_scores(
         scores = add(scores, added.to(scores.dtype))
     if hidden is None:
         return scores, visibility, key_shift
-    scores = _hide(scores, hidden if visibility.queries is None else hidden & visibility.queries.unsqueeze(-1))
+    scores = _fill_hidden(scores, hidden if visibility.queries is None else hidden & visibility.queries.unsqueeze(-1))
     return scores, visibility, key_shift
 
 
@@ -141,7 +141,9 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     return scores
 
 
-def _hide(scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
+def _fill_hidden(
+    scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq Lk"]
+) -> Float[Tensor, "B Hq Lq Lk"]:
     """-inf where hidden, like `add`."""
     return scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
 

@@ -169,7 +169,7 @@ class _Collect(torch.autograd.Function):
             weights = weights.sum(dim=0, keepdim=True)
         strip = weights.new_zeros(*weights.shape[:-2], height, layout.width)
         for part in layout.parts:
-            (_sum_part if one else _lay_part)(weights, strip, part)
+            (_sum_part if one else _write_part)(weights, strip, part)
         return strip
 
     @staticmethod
@@ -229,7 +229,7 @@ def _add_part(scores: Tensor, strip: Tensor, part: _Part) -> None:
         block += rows.flip(dims)
 
 
-def _lay_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
+def _write_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
     """Into a strip with one row per row of the pairs; the strip is zero there."""
     at = 2 + len(part.rows.sizes)
     still = [at + digit for digit, step in enumerate(part.column_steps) if step == 0]

@@ -29,9 +29,9 @@ def key_products(query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk 
     """q_i . k_j, each key head with the query heads that share it."""
     if key.shape[1] == query.shape[1] and key.dtype == query.dtype:  # nothing to share or to widen
         return query @ key.transpose(-1, -2)
-    key = _repeated(key, query.shape[1])
-    products = _widened(lambda q, k: q @ k.transpose(-1, -2), _grouped(query, key.shape[1]), key)
-    return _ungrouped(products, query)
+    key = _repeat_heads(key, query.shape[1])
+    products = _widened(lambda q, k: q @ k.transpose(-1, -2), _group_heads(query, key.shape[1]), key)
+    return _ungroup_heads(products, query)
 
 
 def value_sums(
@@ -44,8 +44,8 @@ def value_sums(
         return weights @ value
     if seen is not None and torch.compiler.is_compiling():
         value, seen = with_zeros(value, seen), None
-    value = _repeated(value, weights.shape[1])
-    return _ungrouped(_widened(torch.matmul, _grouped(weights, value.shape[1]), value, seen), weights)
+    value = _repeat_heads(value, weights.shape[1])
+    return _ungroup_heads(_widened(torch.matmul, _group_heads(weights, value.shape[1]), value, seen), weights)
 
 
 def row_products(features: Float[Tensor, "B H L D"], rows: Float[Tensor, "#H R D"]) -> Float[Tensor, "B H L R"]:
@@ -71,19 +71,19 @@ def _by_head(left: Float[Tensor, "B H L M"], right: Float[Tensor, "H M N"]) -> F
     return (left.transpose(0, 1).flatten(1, 2) @ right).unflatten(1, (batch, length)).transpose(0, 1)
 
 
-def _repeated(shared: Float[Tensor, "B Hk L D"], heads: int) -> Float[Tensor, "B H L D"]:
+def _repeat_heads(shared: Float[Tensor, "B Hk L D"], heads: int) -> Float[Tensor, "B H L D"]:
     """In a graph a copy for each query head: folding their rows would connect open lengths."""
     if shared.shape[1] != heads and torch.compiler.is_compiling():
         return shared.repeat_interleave(heads // shared.shape[1], dim=1)
     return shared
 
 
-def _grouped(rows: Float[Tensor, "B Hq L M"], key_heads: int) -> Float[Tensor, "B Hk G*L M"]:
+def _group_heads(rows: Float[Tensor, "B Hq L M"], key_heads: int) -> Float[Tensor, "B Hk G*L M"]:
     """The rows of the query heads that share a key head, one below the other."""
     return rows if rows.shape[1] == key_heads else rows.unflatten(1, (key_heads, -1)).flatten(2, 3)
 
 
-def _ungrouped(products: Float[Tensor, "B Hk G*L N"], like: Float[Tensor, "B Hq L M"]) -> Float[Tensor, "B Hq L N"]:
+def _ungroup_heads(products: Float[Tensor, "B Hk G*L N"], like: Float[Tensor, "B Hq L M"]) -> Float[Tensor, "B Hq L N"]:
     heads, length = like.shape[1:3]
     if products.shape[1] == heads:
         return products

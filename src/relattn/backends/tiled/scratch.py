@@ -1,4 +1,8 @@
-"""Scratch: the tile loop's buffers, made once per call and used again in every tile."""
+"""Scratch: the tile loop's buffers, made once per call and used again in every tile.
+
+A product goes into a buffer of its own and is then added. Into a part of a tensor PyTorch multiplies one head at a
+time.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ class LastTokens(WholeModel):
         return tuple(_each(one, lambda rows: rows.structure, _Rows) for one in results)
 
 
-def where_it_cuts(original: type[nn.Module], replacement: type[LastTokens]) -> dict[type[nn.Module], type[LastTokens]]:
+def where_it_slices_masks(
+    original: type[nn.Module], replacement: type[LastTokens]
+) -> dict[type[nn.Module], type[LastTokens]]:
     """The replacement, if the original cuts its masks. transformers 5.10 to 5.22: it asks all layers of all tokens."""
     return {original: replacement} if hasattr(original, "_maybe_slice_kv_shared_inputs") else {}
 
@@ -51,5 +53,5 @@ class RelattnGemma4TextModel(LastTokens, Gemma4TextModel):
     """Gemma4TextModel on relattn."""
 
 
-REPLACEMENTS = where_it_cuts(Gemma4TextModel, RelattnGemma4TextModel)
+REPLACEMENTS = where_it_slices_masks(Gemma4TextModel, RelattnGemma4TextModel)
 """The module of transformers, and its replacement."""

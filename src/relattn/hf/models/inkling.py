@@ -38,7 +38,7 @@ class RelattnInklingAttention(Replacement, InklingAttention):
         if not self.is_sliding and self.config.log_scaling_n_floor is not None:
             start, _ = _starts(self.layer_idx, past_key_values, query)
             places = torch.arange(query.shape[1], device=query.device) + start
-            query, relative = (tempered(features, places, self.config) for features in (query, relative))
+            query, relative = (scale_by_position(features, places, self.config) for features in (query, relative))
         output, weights = attend_relatively(
             self, query, key, value, relative, profiles(self, relative), attention_mask, past_key_values,
             asks_for_weights(self, kwargs),
@@ -51,7 +51,9 @@ def heads(module: Any, features: Float[Tensor, "B L HD"]) -> Float[Tensor, "B L 
     return features.unflatten(-1, (-1, module.head_dim))
 
 
-def tempered(features: Float[Tensor, "B L H D"], places: Int[Tensor, "*#B L"], config: Any) -> Float[Tensor, "B L H D"]:
+def scale_by_position(
+    features: Float[Tensor, "B L H D"], places: Int[Tensor, "*#B L"], config: Any
+) -> Float[Tensor, "B L H D"]:
     """Scaled up by 1 + alpha log(n / floor) from the n-th token on, n = floor."""
     tau = 1.0 + config.log_scaling_alpha * torch.log(((places + 1).float() / config.log_scaling_n_floor).clamp(min=1.0))
     return (features.float() * tau[..., None, None]).to(features.dtype)

@@ -15,7 +15,7 @@ from transformers.utils.output_capturing import capture_outputs
 from relattn.hf.interface import asks_for_weights
 from relattn.hf.masks import MaskStructure
 from relattn.hf.models.inkling import attend_relatively
-from relattn.hf.names import CACHE, ours
+from relattn.hf.names import CACHE, canonical_name
 from relattn.hf.replacement import Replacement
 
 
@@ -113,6 +113,10 @@ def without_distances(model: type) -> Any:
 
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return without(self, *args, **{CACHE if ours(name) == ours(CACHE) else name: kwargs[name] for name in kwargs})
+        return without(
+            self,
+            *args,
+            **{CACHE if canonical_name(name) == canonical_name(CACHE) else name: kwargs[name] for name in kwargs},
+        )
 
     return merge_with_config_defaults(capture_outputs(forward))

@@ -14,7 +14,7 @@ from transformers.models.inkling2.modeling_inkling2 import Inkling2FullAttention
 
 from relattn.hf.interface import asks_for_weights
 from relattn.hf.masks import MaskStructure
-from relattn.hf.models.inkling import attend_relatively, heads, profiles, tempered
+from relattn.hf.models.inkling import attend_relatively, heads, profiles, scale_by_position
 from relattn.hf.names import CACHE
 from relattn.hf.replacement import Replacement
 
@@ -39,7 +39,7 @@ class _Attention(Replacement):
         query = self.q_l2_clip(heads(self, self.q_proj(hidden_states)))
         relative = self.rel_l2_clip(self.r_proj(hidden_states).unflatten(-1, (self.num_heads, -1)))
         if places is not None:
-            query, relative = (tempered(features, places, self.config) for features in (query, relative))
+            query, relative = (scale_by_position(features, places, self.config) for features in (query, relative))
         key, value = self.k_l2_clip(heads(self, key)), heads(self, value)
         value = self.v_norm(value.float()).to(value.dtype)
         sinks = self.sink_proj(hidden_states).transpose(1, 2)

@@ -79,9 +79,9 @@ class RelattnNemotronAsrStreamingEncoder(WholeModel, NemotronAsrStreamingEncoder
         if attention_mask is not None:
             speech = self._get_output_attention_mask(attention_mask, target_length=states.shape[1])
         chunks = _chunks(self, states, speech, past_key_values, num_lookahead_tokens)
-        blind = chunks.blind()
+        hidden = chunks.queries_without_keys()
         layer_arguments = {
-            "attention_mask": chunks, "all_masked_rows": None if blind is None else blind.unsqueeze(1),
+            "attention_mask": chunks, "all_masked_rows": None if hidden is None else hidden.unsqueeze(1),
             CACHE: past_key_values, "padding_cache": padding_cache, "use_cache": use_cache,
         }  # fmt: skip
         positions = self.encode_positions(states[:1], cached_frames=chunks.lengths[1] - states.shape[1])

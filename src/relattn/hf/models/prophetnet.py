@@ -96,7 +96,7 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         terms = self._terms(relative, 0)
         output, weights = attend(self, query, key, value, structure, terms, scale, dropout, self.relattn_with_weights)
         ahead = [
-            self._ahead(0 if attention_mask is None else stream, key, value, structure, *own)
+            self._predicting_stream(0 if attention_mask is None else stream, key, value, structure, *own)
             for stream, own in enumerate(others)
         ]
         output = self.out_proj(torch.cat([output, *(out for out, _ in ahead)], dim=1).flatten(2))
@@ -115,7 +115,7 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         read = others.reshape(others.shape[0], self.ngram, self.num_attn_heads, -1, self.num_buckets)
         return [streams[:, 0].transpose(1, 2), *read.unbind(1)]
 
-    def _ahead(
+    def _predicting_stream(
         self,
         lag: int,
         key: Float[Tensor, "B H Lk D"],

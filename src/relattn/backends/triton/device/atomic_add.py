@@ -10,10 +10,10 @@ import triton.language as tl
 from relattn.backends.triton.device.bands import (
     INTERPRETED,
     NO,
-    asked_arch,
-    asked_warps,
     dot,
     groups_of,
+    launch_arch,
+    launch_warps,
     padded,
     transposed,
 )
@@ -54,8 +54,8 @@ def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, 
     before.
     """
     GROUPS: tl.constexpr = groups_of(values.shape)
-    ARCH: tl.constexpr = "" if INTERPRETED else asked_arch()
-    LAID: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH), 4 if INTERPRETED else asked_warps(), ARCH)
+    ARCH: tl.constexpr = "" if INTERPRETED else launch_arch()
+    LAID: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH), 4 if INTERPRETED else launch_warps(), ARCH)
     if ARCH == "sm90" and GROUPS == 1:
         _add_fours(at, first, count, values, WIDTH, TILE, LAID[0], LAID[1], MANY_OUTSIDE)
     else:
@@ -164,9 +164,9 @@ def add_bias(sums, table, head, offset, values, TILE: tl.constexpr):
 
 
 @triton.jit
-def add_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr):
+def add_sides(at, before, after, row, num_rows, first, count, TILE: tl.constexpr):
     """As `store_sides`, added."""
     place = first + tl.arange(0, TILE)
     start = at + row.to(tl.int64) * count
     tl.atomic_add(start + place, before, mask=place < count, sem="relaxed")
-    tl.atomic_add(start + all_rows.to(tl.int64) * count + place, after, mask=place < count, sem="relaxed")
+    tl.atomic_add(start + num_rows.to(tl.int64) * count + place, after, mask=place < count, sem="relaxed")

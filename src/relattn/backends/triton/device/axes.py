@@ -36,7 +36,7 @@ ALIGNED = tl.constexpr(16)
 """Of how many numbers, 2^4, the memory of each table is a multiple: rows stay aligned."""
 
 
-class OfR(NamedTuple):
+class AxisRGradient(NamedTuple):
     """dr of an axis on chip; None where r is q."""
 
     gradient: Any
@@ -65,11 +65,11 @@ def memory_of_axes(call: Call, wanted: Collection[str], *, spare: bool) -> OfAxe
         return OfAxes(None, {})
     sizes = [math.ceil(math.prod(shape) / ALIGNED.value) * ALIGNED.value for shape in shapes.values()]
     make = call.query.new_zeros if spare else call.query.new_empty
-    memory, of_tables = make(sum(sizes), dtype=torch.float32), {}
+    memory, table_rows = make(sum(sizes), dtype=torch.float32), {}
     for (name, shape), part in zip(shapes.items(), memory.split(sizes), strict=True):
         whole = part[: math.prod(shape)].view(shape)
-        of_tables[name] = whole[:, 1:-1] if spare and len(shape) == 3 else whole
-    return OfAxes(memory, of_tables)
+        table_rows[name] = whole[:, 1:-1] if spare and len(shape) == 3 else whole
+    return OfAxes(memory, table_rows)
 
 
 def memory_of_r(call: Call) -> Tensor | None:
@@ -137,23 +137,23 @@ def zeros_of_r(x, TILE: tl.constexpr):
         gradient = None
         if x.axes[n].r is not None:
             gradient = tl.zeros((TILE, two_to_the(x.axes[n].log_width)), tl.float32)
-        zeros += (OfR(gradient),)
+        zeros += (AxisRGradient(gradient),)
     return zeros
 
 
 @triton.jit
 def added_to_axes(
-    x, into, of_r, queries, first_key, k, weights, scores, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr
+    x, into, r_gradients, queries, first_key, k, weights, scores, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """dr of each axis, with the share of a tile of keys. What its pairs have for tables is added to memory; into:
     `AtomicBuffers.axes`.
     """
     sums = ()
     for n in tl.static_range(len(x.axes)):
-        gradient = of_r[n].gradient
+        gradient = r_gradients[n].gradient
         if x.axes[n].r is not None:
             gradient += _step_of_r(x, x.axes[n], queries, first_key, k, scores, TILE)
-        sums += (OfR(gradient),)
+        sums += (AxisRGradient(gradient),)
         if into is not None:
             into = _add_to_axis(x, x.axes[n], into, queries, first_key, k, weights, scores, D, DV, TILE)
     return sums
@@ -197,11 +197,11 @@ def _add_to_axis(
 
 
 @triton.jit
-def store_r(x, into, of_r, row, rows, first_query, TILE: tl.constexpr):
+def store_r(x, into, r_gradients, row, rows, first_query, TILE: tl.constexpr):
     """dr of each axis, one after the other; row counts the heads of all batch elements, of which there are `rows`."""
     for n in tl.static_range(len(x.axes)):
         if x.axes[n].r is not None:
-            gradient = of_r[n].gradient * x.scale
+            gradient = r_gradients[n].gradient * x.scale
             at = head_of(into, row, x.queries, gradient.shape[1])
             store_rows(at, gradient.shape[1], first_query, x.queries, gradient, gradient.shape[1], TILE)
             into = head_of(into, rows, x.queries, gradient.shape[1])

@@ -116,9 +116,9 @@ def side_sums(
 
 
 @triton.jit
-def store_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
+def store_sides(at, before, after, row, num_rows, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
     """The sums of the rows from `first`; `row` counts the heads of all batch elements."""
     place = first + each_query(TILE, GROUPS)
     start = at + row.to(tl.int64) * count
     tl.store(start + place, before, mask=place < count)
-    tl.store(start + all_rows.to(tl.int64) * count + place, after, mask=place < count)
+    tl.store(start + num_rows.to(tl.int64) * count + place, after, mask=place < count)

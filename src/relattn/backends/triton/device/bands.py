@@ -30,27 +30,27 @@ def padded(width):
 
 
 @tl.core.builtin
-def asked_precision(_semantic=None):
+def launch_precision(_semantic=None):
     """The precision that the launch asks for. `tl.dot` does not look at it: unasked, it rounds float32 to tf32."""
     return tl.constexpr(_semantic.builder.options.default_dot_input_precision)  # pyright: ignore
 
 
 @tl.core.builtin
-def asked_warps(_semantic=None):
+def launch_warps(_semantic=None):
     """The number of warps of the launch."""
     return tl.constexpr(_semantic.builder.options.num_warps)  # pyright: ignore
 
 
 @tl.core.builtin
-def asked_arch(_semantic=None):
+def launch_arch(_semantic=None):
     """The generation of GPUs that the launch is compiled for: "sm80", ..."""
     return tl.constexpr(_semantic.builder.options.arch)  # pyright: ignore
 
 
 @triton.jit
-def in_parts():
+def is_tf32x3():
     """Whether the launch asks for products of float32 in three parts."""
-    return False if INTERPRETED else asked_precision() == "tf32x3"
+    return False if INTERPRETED else launch_precision() == "tf32x3"
 
 
 @triton.jit
@@ -65,7 +65,7 @@ def each_query(TILE: tl.constexpr, GROUPS: tl.constexpr):
 @triton.jit
 def zeros_of_rows(WIDTH: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr):
     """Zeros for a row of each query of a program [T, WIDTH] or [GROUPS, T, WIDTH]."""
-    return rows_in_groups(tl.zeros((GROUPS * TILE, WIDTH), tl.float32), GROUPS)
+    return split_groups(tl.zeros((GROUPS * TILE, WIDTH), tl.float32), GROUPS)
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def groups_of(shape):
 
 
 @triton.jit
-def all_rows(values):
+def flatten_groups(values):
     """Rows of several tiles [GROUPS, T, n] as [GROUPS T, n]."""
     if len(values.shape) == 3:
         values = tl.reshape(values, (values.shape[0] * values.shape[1], values.shape[2]))
@@ -89,8 +89,8 @@ def all_rows(values):
 
 
 @triton.jit
-def rows_in_groups(values, GROUPS: tl.constexpr):
-    """The inverse of `all_rows`."""
+def split_groups(values, GROUPS: tl.constexpr):
+    """The inverse of `flatten_groups`."""
     if GROUPS > 1:
         values = tl.reshape(values, (GROUPS, values.shape[0] // GROUPS, values.shape[1]))
     return values
@@ -113,10 +113,10 @@ def dot(a, b):
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype != b.dtype:
         product = _of_two_dtypes(a, b)
-    elif a.dtype == tl.float32 and not in_parts():
+    elif a.dtype == tl.float32 and not is_tf32x3():
         product = tl.dot(_kept_in_place(a), _kept_in_place(b), input_precision="ieee")
     else:
-        product = tl.dot(a, b, input_precision=asked_precision())
+        product = tl.dot(a, b, input_precision=launch_precision())
     return product
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.device.bands import in_parts
+from relattn.backends.triton.device.bands import is_tf32x3
 from relattn.backends.triton.device.masks import key_tiles, query_tiles
 from relattn.backends.triton.host.call import FARTHEST
 
@@ -32,7 +32,7 @@ def is_clipped(table):
 @triton.jit
 def any_clipped(x):
     """Whether a walk has more than one region. With products in parts no registers are left for that."""
-    return not in_parts() and (
+    return not is_tf32x3() and (
         is_clipped(x.relative_keys)
         or is_clipped(x.relative_queries)
         or is_clipped(x.relative_values)

@@ -13,7 +13,7 @@ from relattn.backends.triton.device.backward_inputs import load_softmax, score_g
 from relattn.backends.triton.device.bands import NO, dot, load_numbers, load_rows, place
 from relattn.backends.triton.device.blocks import with_products, with_values
 from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
-from relattn.backends.triton.device.scores import by_keys, finished_tile, first_half, with_band
+from relattn.backends.triton.device.scores import by_keys, finish_tile_scores, first_half, with_band
 
 
 class Queries(NamedTuple):
@@ -93,7 +93,7 @@ def recompute_weights(
     if x.relative_queries is not None:
         products += by_keys(k, x.relative_queries, head, band, REGION, D, TILE)
     products = with_products(x, batch, head, first_query, first_key, q, k, products, D, TILE)
-    scores, slope = finished_tile(x, batch, head, first_query, first_key, products, REGION, TILE)
+    scores, slope = finish_tile_scores(x, batch, head, first_query, first_key, products, REGION, TILE)
     return weights_of(scores, maximum, share), slope, of_keys
 
 

@@ -85,7 +85,7 @@ def tanh(x):
 
 
 @triton.jit
-def finished(x, batch, head, i, j, scores, every):
+def finish_scores(x, batch, head, i, j, scores, every):
     """S * log2(e), -inf where a pair does not attend; and the slope of the cap. scores: the sum of the products by the
     scale, and of b, times log2(e).
 
@@ -122,8 +122,8 @@ def finished(x, batch, head, i, j, scores, every):
 
 
 @triton.jit
-def finished_tile(x, batch, head, first_query, first_key, products, REGION: tl.constexpr, TILE: tl.constexpr):
-    """`finished`, for a tile of keys and one of queries, or several."""
+def finish_tile_scores(x, batch, head, first_query, first_key, products, REGION: tl.constexpr, TILE: tl.constexpr):
+    """`finish_scores`, for a tile of keys and one of queries, or several."""
     GROUPS: tl.constexpr = groups_of(products.shape)
     i = tl.expand_dims(first_query + each_query(TILE, GROUPS), -1)
     j = first_key + tl.arange(0, TILE)[None, :]
@@ -135,4 +135,4 @@ def finished_tile(x, batch, head, first_query, first_key, products, REGION: tl.c
         scores += LOG2_E * load_edge_bias(x.bias, head, REGION == AFTER)
     elif x.bias is not None:
         scores = with_bias(scores, x.bias, head, lowest, LOG2_E, TILE)
-    return finished(x, batch, head, i, j, scores, every)
+    return finish_scores(x, batch, head, i, j, scores, every)

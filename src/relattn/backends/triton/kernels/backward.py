@@ -12,10 +12,10 @@ to as well, dk, dv and the gradients of the tables, is added to memory in float3
 
 Of the gradient by a mask that is added a program owns a tile (mask_gradient.py).
 
-Atomic additions are not deterministic. Under `torch.use_deterministic_algorithms(True)` (and where `is_ordered` says
-so) the kernel of the queries computes dq and dr alone, and others sum the rest with one program for each number: dk and
-dv (keys.py), and what tables and masks have (ordered_launch.py). Then the bits are the same on every run with the same
-sizes of tiles. With dropout P_ij and dP_ij carry its factor, except the P in dS.
+Atomic additions are not deterministic. Under `torch.use_deterministic_algorithms(True)` (and where `is_deterministic`
+says so) the kernel of the queries computes dq and dr alone, and others sum the rest with one program for each number:
+dk and dv (keys.py), and what tables and masks have (ordered_launch.py). Then the bits are the same on every run with
+the same sizes of tiles. With dropout P_ij and dP_ij carry its factor, except the P in dS.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from relattn.equation.problem import TABLES
 def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._fields) -> Gradients:
     """The gradients by the call's tensors and tables, each in its dtype; tables and mask only if they are `wanted`."""
     batch, heads, queries = call.query.shape[:3]
-    ordered = is_ordered(call, wanted)
+    ordered = is_deterministic(call, wanted)
     mask = memory_of_mask(call) if call.adds_mask and "explicit_mask" in wanted else None
     x, sides = pack(call, wanted), sides_of(call, wanted)
     inputs = BackwardInputs(
@@ -56,33 +56,33 @@ def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._
     query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
     sums = {} if ordered else memory_for(call, wanted)
-    of_axes, of_r = memory_of_axes(call, wanted, spare=not ordered), memory_of_r(call)
+    of_axes, r_gradients = memory_of_axes(call, wanted, spare=not ordered), memory_of_r(call)
 
     def programs(owned: int) -> int:
         return math.ceil(queries / owned) * batch * heads
 
     output, grad_lse = answers.output.contiguous(), answers.lse_gradient.to(torch.float32).contiguous()
     buffers = AtomicBuffers.of(sums, None if ordered else of_axes.memory)
-    arguments = x, inputs, output, grad_lse, sides, query, relative, of_r, buffers
+    arguments = x, inputs, output, grad_lse, sides, query, relative, r_gradients, buffers
     added = [each for each in (*sums.values(), sides.relative_queries, buffers.axes) if each is not None]
     launch(queries_kernel, call, programs, arguments, added=added)
     if ordered:
         sums = gradients_of_keys(call, x, inputs, sides, wanted)
-        of_tables = tables_to_sum(call, x, wanted)
-        launch_ordered(call, x, inputs, [each.diagonals for each in of_tables], of_axes, mask)
-        sums |= sums_of_tables(call, of_tables, wanted)
+        table_sums = tables_to_sum(call, x, wanted)
+        launch_ordered(call, x, inputs, [each.diagonals for each in table_sums], of_axes, mask)
+        sums |= sums_of_tables(call, table_sums, wanted)
     else:
         launch_ordered(call, x, inputs, [], OfAxes(None, {}), mask)
         sums = {name: without_spare_rows(name, each) for name, each in sums.items()}
     key_bias = sums.get("key_bias")
     tables = {name: table_gradient(call, inputs, sides, name, sums[name]) if name in sums else None for name in TABLES}
     key, value = (sums[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
-    axes = gradients_of_r(call, of_r) | gradients_of_tables(call, wanted, of_axes.rows)
+    axes = gradients_of_r(call, r_gradients) | gradients_of_tables(call, wanted, of_axes.rows)
     of_mask = None if mask is None else mask.at
     return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=of_mask, axes=axes)
 
 
-def is_ordered(call: Call, wanted: Collection[str]) -> bool:
+def is_deterministic(call: Call, wanted: Collection[str]) -> bool:
     """Whether one program sums each number: where determinism is asked for, and where `is_in_order` says so."""
     if torch.are_deterministic_algorithms_enabled() or is_in_order(call, 0, wanted):
         return True

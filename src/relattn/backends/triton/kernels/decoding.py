@@ -1,12 +1,12 @@
-"""The forward pass of a few queries over many keys. The keys are divided among programs, and their parts are merged.
+"""The forward pass of a few queries over many keys. The keys are divided among programs, and their splits are merged.
 
 One query does not fill a tile for the tensor cores. It needs no rotation: the keys of its row need neighbouring rows of
-a table. A program sums one row over one part of the keys in float32. Beside O_p it finds the part's largest score m_p,
-and t_p, the sum of 2^(S - m_p). A second kernel merges the parts,
+a table. A program sums one row over one split of the keys in float32. Beside O_p it finds the split's largest score
+m_p, and t_p, the sum of 2^(S - m_p). A second kernel merges the splits,
 
     m = max_p m_p        t = sum_p 2^(m_p - m) t_p        O = sum_p 2^(m_p - m) t_p O_p / t
 
-in their order. Tiles and parts follow from the call's shapes and limits. So a call has the same bits on every GPU.
+in their order. Tiles and splits follow from the call's shapes and limits. So a call has the same bits on every GPU.
 """
 
 # pyright: reportArgumentType=false
@@ -27,30 +27,30 @@ from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps
 from relattn.backends.triton.device.listed import with_products_of_query, with_value_rows
 from relattn.backends.triton.device.masks import in_reach, key_tiles
-from relattn.backends.triton.device.scores import LOG2_E, finished
+from relattn.backends.triton.device.scores import LOG2_E, finish_scores
 from relattn.backends.triton.host.call import Call, answers_of
 from relattn.backends.triton.host.pack import every_width_of, pack, visible_offsets, widths_of
 from relattn.backends.triton.host.ready import keep, recall
 
-FEW = 8
+MAX_QUERIES = 8
 """The most queries for this kernel. Each reads the keys again; a tile of 64 rows would compute eight times as many
 rows.
 """
 NUMBERS = 4096  # of a tile of keys: 32 a thread, so that a few such tiles stay in registers
-PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
+PROGRAMS, MAX_SPLITS, KEYS_PER_SPLIT = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
 
 
 def few_queries(call: Call) -> Forward:
     """The kernels' answers, each query on its own."""
     widths = widths_of(call)
-    width, rows, parts = widths["DV"], call.query.shape[:3].numel(), _parts(call)
+    width, rows, splits = widths["DV"], call.query.shape[:3].numel(), _num_splits(call)
     tile = NUMBERS // triton.next_power_of_2(max(*every_width_of(call), 16))
-    outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
-    maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
-    _launch(part_kernel, parts * rows, (pack(call), outputs, maxima, totals, parts), {**widths, "TILE": tile})
+    outputs = call.query.new_empty(splits, rows, width, dtype=torch.float32)
+    maxima, totals = (call.query.new_empty(splits, rows, dtype=torch.float32) for _ in range(2))
+    _launch(split_keys_kernel, splits * rows, (pack(call), outputs, maxima, totals, splits), {**widths, "TILE": tile})
     answers = answers_of(call)
-    arguments = outputs, maxima, totals, *answers, parts
-    _launch(merge_kernel, rows, arguments, {"DV": width, "PARTS": MOST_PARTS})
+    arguments = outputs, maxima, totals, *answers, splits
+    _launch(merge_kernel, rows, arguments, {"DV": width, "SPLITS": MAX_SPLITS})
     return answers
 
 
@@ -63,22 +63,22 @@ def _launch(kernel: Any, programs: int, arguments: tuple, constants: dict[str, i
         keep(known_by, arguments, kernel[(programs,)](*arguments, **constants), tuple(constants.values()))
 
 
-def _parts(call: Call) -> int:
-    """The number of parts: enough to keep a large GPU busy, each with enough keys for a program."""
+def _num_splits(call: Call) -> int:
+    """The number of splits: enough to keep a large GPU busy, each with enough keys for a program."""
     rows = call.query.shape[:3].numel()
     lowest, highest = visible_offsets(call)
     keys = min(call.key.shape[2], max(highest - lowest + 1, 0))
-    return max(min(PROGRAMS // rows, math.ceil(keys / KEYS_OF_A_PART), MOST_PARTS), 1)
+    return max(min(PROGRAMS // rows, math.ceil(keys / KEYS_PER_SPLIT), MAX_SPLITS), 1)
 
 
 @triton.jit
-def part_kernel(
-    x, outputs, maxima, totals, parts, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+def split_keys_kernel(
+    x, outputs, maxima, totals, splits, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """O, m and t of one query in one head over one part of its keys; x: `KernelArgs`."""
+    """O, m and t of one query in one head over one split of its keys; x: `KernelArgs`."""
     x = load_starts(x)
-    rows = tl.num_programs(0) // parts
-    part, row = tl.program_id(0) // rows, tl.program_id(0) % rows
+    rows = tl.num_programs(0) // splits
+    split, row = tl.program_id(0) // rows, tl.program_id(0) % rows
     query, head, batch = row % x.queries, row // x.queries % x.heads, row // x.queries // x.heads
 
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
@@ -90,8 +90,8 @@ def part_kernel(
     weighted = tl.zeros((padded(DV),), tl.float32)
 
     first_key, end_key = key_tiles(x, query, 1, 1)
-    length = tl.cdiv(tl.cdiv(end_key - first_key, TILE), parts) * TILE
-    start = first_key + part * length
+    length = tl.cdiv(tl.cdiv(end_key - first_key, TILE), splits) * TILE
+    start = first_key + split * length
     for key in range(start, tl.minimum(start + length, end_key), TILE):
         j = key + tl.arange(0, TILE)
         offset = x.offset + key - query
@@ -106,7 +106,7 @@ def part_kernel(
         scores = products * (x.scale * LOG2_E)
         if x.bias is not None:
             scores += LOG2_E * load_bias(x.bias, head, offset + tl.arange(0, TILE))
-        scores, _ = finished(x, batch, head, query, j, scores, every)
+        scores, _ = finish_scores(x, batch, head, query, j, scores, every)
 
         before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=0))
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
@@ -125,27 +125,27 @@ def part_kernel(
     here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))
     tl.store(maxima + here + tl.arange(0, 1), maximum)
     tl.store(totals + here + tl.arange(0, 1), total)
-    total = tl.where(total == 0.0, 1.0, total)  # a part that saw no key
+    total = tl.where(total == 0.0, 1.0, total)  # a split that saw no key
     tl.store(outputs + here * DV + column, weighted / total, mask=column < DV)
 
 
 @triton.jit
 def merge_kernel(
-    outputs, maxima, totals, output, lse, row_maxima, row_totals, parts, DV: tl.constexpr, PARTS: tl.constexpr
+    outputs, maxima, totals, output, lse, row_maxima, row_totals, splits, DV: tl.constexpr, SPLITS: tl.constexpr
 ):  # fmt: skip
-    """O, lse, m and t of one row from those of its parts, PARTS at most."""
+    """O, lse, m and t of one row from those of its splits, SPLITS at most."""
     row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    part, column = tl.arange(0, PARTS), tl.arange(0, padded(DV))
-    of_parts = tl.load(maxima + part * rows + row, mask=part < parts, other=float("-inf"))
-    maximum = tl.max(of_parts, axis=0)
-    weights = tl.exp2(of_parts - tl.where(maximum == float("-inf"), 0.0, maximum))
-    weights *= tl.load(totals + part * rows + row, mask=part < parts, other=0.0)
+    split, column = tl.arange(0, SPLITS), tl.arange(0, padded(DV))
+    split_maxima = tl.load(maxima + split * rows + row, mask=split < splits, other=float("-inf"))
+    maximum = tl.max(split_maxima, axis=0)
+    weights = tl.exp2(split_maxima - tl.where(maximum == float("-inf"), 0.0, maximum))
+    weights *= tl.load(totals + split * rows + row, mask=split < splits, other=0.0)
     total = tl.sum(weights, axis=0)
     tl.store(row_maxima + row, maximum)
     tl.store(row_totals + row, total)
-    total = tl.where(total == 0.0, 1.0, total)  # no part saw a key
-    inside = (part[:, None] < parts) & (column[None, :] < DV)
-    values = tl.load(outputs + (part[:, None] * rows + row) * DV + column[None, :], mask=inside, other=0.0)
+    total = tl.where(total == 0.0, 1.0, total)  # no split saw a key
+    inside = (split[:, None] < splits) & (column[None, :] < DV)
+    values = tl.load(outputs + (split[:, None] * rows + row) * DV + column[None, :], mask=inside, other=0.0)
     merged = tl.sum(weights[:, None] * values, axis=0) / total
     tl.store(output + row * DV + column, merged.to(output.dtype.element_ty), mask=column < DV)
     tl.store(lse + row, (maximum + tl.log2(total)) / LOG2_E)

@@ -25,11 +25,11 @@ from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps
 from relattn.backends.triton.device.masks import in_reach
 from relattn.backends.triton.device.recompute import load_queries
-from relattn.backends.triton.device.scores import LOG2_E, finished
+from relattn.backends.triton.device.scores import LOG2_E, finish_scores
 from relattn.backends.triton.device.skew import diagonals_from_tiles, tiles_from_diagonals
 
 
-class Into(NamedTuple):
+class SumsMemory(NamedTuple):
     """Memory for a table's sums, [parts, Hq, rows, width], or [parts, Hq, rows] for a bias, from offset `first`."""
 
     at: Tensor
@@ -43,10 +43,10 @@ class Into(NamedTuple):
 class Sums(NamedTuple):
     """The sums of each table; None where its gradient is not computed."""
 
-    relative_keys: Into | None
-    relative_queries: Into | None
-    relative_values: Into | None
-    bias: Into | None
+    relative_keys: SumsMemory | None
+    relative_queries: SumsMemory | None
+    relative_values: SumsMemory | None
+    bias: SumsMemory | None
 
 
 class Diagonals(NamedTuple):
@@ -196,7 +196,7 @@ def _with_diagonals(x, into, block, queries, near, far, TILE: tl.constexpr):
     scores = products * (x.scale * LOG2_E)
     if x.bias is not None:
         scores += LOG2_E * load_bias(x.bias, head, offset + tl.arange(0, TILE)[None, :])
-    scores, slope = finished(x, batch, head, i, j, scores, every)
+    scores, slope = finish_scores(x, batch, head, i, j, scores, every)
     weights = weights_of(scores, maximum, share)
 
     # dP = dO v^T + dO RV^T, then dS = P * (dP - delta) * (1 - tanh^2)
@@ -226,7 +226,7 @@ def _with_diagonals(x, into, block, queries, near, far, TILE: tl.constexpr):
 def _from(into, first):
     """Sums from this offset on."""
     if into is not None:
-        into = Into(into.at, into.part, into.head, into.row, first, into.rows)
+        into = SumsMemory(into.at, into.part, into.head, into.row, first, into.rows)
     return into
 
 

@@ -18,7 +18,7 @@ from relattn.backends.triton.device.bands import (
     may_own_several,
     padded,
     place,
-    rows_in_groups,
+    split_groups,
     store_rows,
     zeros_of_rows,
 )
@@ -26,12 +26,12 @@ from relattn.backends.triton.device.blocks import with_products, with_value_sums
 from relattn.backends.triton.device.clip_regions import AFTER, first_region, is_constant, keys_of
 from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
-from relattn.backends.triton.device.scores import LOG2_E, by_keys, finished_tile, first_half, with_band
+from relattn.backends.triton.device.scores import LOG2_E, by_keys, finish_tile_scores, first_half, with_band
 from relattn.backends.triton.device.skew import joined_from_pairs, shared_half
 from relattn.backends.triton.host.autotune import launch
 from relattn.backends.triton.host.call import Call, answers_of
 from relattn.backends.triton.host.pack import pack
-from relattn.backends.triton.kernels.decoding import FEW, few_queries
+from relattn.backends.triton.kernels.decoding import MAX_QUERIES, few_queries
 
 
 def forward(call: Call) -> Forward:
@@ -39,7 +39,7 @@ def forward(call: Call) -> Forward:
 
     Before a backward pass always in tiles: both then sum a score in one order, and its weight is the same at any size.
     """
-    if call.query.shape[2] <= FEW and not call.for_backward:
+    if call.query.shape[2] <= MAX_QUERIES and not call.for_backward:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
     answers = answers_of(call)
@@ -64,7 +64,7 @@ def forward_kernel(
     first_query = (programs - 1 - program % programs) * QUERIES  # with causality the longest rows first
 
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
-    q = rows_in_groups(load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, QUERIES), GROUPS)
+    q = split_groups(load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, QUERIES), GROUPS)
     query = first_query + each_query(TILE, GROUPS)
     maximum = tl.full(query.shape, float("-inf"), tl.float32)
     total = tl.zeros(query.shape, tl.float32)
@@ -73,7 +73,7 @@ def forward_kernel(
     r = q
     if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, QUERIES)
-        r = rows_in_groups(r, GROUPS)
+        r = split_groups(r, GROUPS)
     for REGION in tl.static_range(first_region(x), 3):
         first_key, end_key = keys_of(x, first_query, REGION, QUERIES, TILE)
         band = x.offset + first_key - first_query - (TILE - 1)
@@ -89,7 +89,7 @@ def forward_kernel(
             if x.relative_queries is not None:
                 products += by_keys(k, x.relative_queries, head, band, REGION, D, TILE)
             products = with_products(x, batch, head, first_query, start, q, k, products, D, TILE)
-            scores, _ = finished_tile(x, batch, head, first_query, start, products, REGION, TILE)
+            scores, _ = finish_tile_scores(x, batch, head, first_query, start, products, REGION, TILE)
 
             before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=-1))
             shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0

@@ -26,7 +26,7 @@ from relattn.backends.triton.device.masks import key_tiles
 from relattn.backends.triton.device.recompute import first_halves, load_queries, recompute_gradients, recompute_weights
 
 
-class Own(NamedTuple):
+class OwnedRows(NamedTuple):
     """What a program owns: the rows from `first` of one table, under one head.
 
     axis: its place in the call; -1 where the program owns no rows. table: KEYS .. BIAS. rows, width: of the table in
@@ -116,7 +116,7 @@ def _owned(x, into, program, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constex
                     at = into + head.to(tl.int64) * rows * width
                 program -= blocks * x.heads
                 into = memory_after(x, into, its, _width_of(x.axes[n], NUMBER, D, DV), False)
-    return Own(axis, table, head, first, rows, width, at), program
+    return OwnedRows(axis, table, head, first, rows, width, at), program
 
 
 @triton.jit

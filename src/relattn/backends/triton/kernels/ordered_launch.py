@@ -38,8 +38,8 @@ def launch_ordered(
     if len(diagonals) + (of_axes.memory is not None) + (mask is not None) > 1:
 
         def programs(tile: int) -> int:
-            of_tables = sum(programs_of_tables(call, each, tile) for each in diagonals)
-            return of_tables + programs_of_rows(rows, tile) + (0 if mask is None else programs_of_mask(mask, tile))
+            table_programs = sum(programs_of_tables(call, each, tile) for each in diagonals)
+            return table_programs + programs_of_rows(rows, tile) + (0 if mask is None else programs_of_mask(mask, tile))
 
         launch(several_kernel, call, programs, (x, inputs, tuple(diagonals), of_axes.memory, mask, batches))
     elif diagonals:

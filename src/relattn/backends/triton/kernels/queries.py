@@ -18,11 +18,11 @@ from relattn.backends.triton.device.axes import added_to_axes, store_r, zeros_of
 from relattn.backends.triton.device.backward_inputs import load_softmax, side_sums, store_sides
 from relattn.backends.triton.device.bands import (
     INTERPRETED,
-    all_rows,
     band_sum,
     dot,
     each_query,
     edge_sum,
+    flatten_groups,
     head_of,
     load_edge,
     load_numbers,
@@ -42,7 +42,9 @@ from relattn.backends.triton.device.skew import columns_from_pairs, joined_from_
 
 
 class Sums(NamedTuple):
-    """What a program sums over the keys: dq, dr (None where r is q), dS and P beyond the tables, `OfR` of each axis."""
+    """What a program sums over the keys: dq, dr (None where r is q), dS and P beyond the tables, and `AxisRGradient` of
+    each axis.
+    """
 
     query: Any
     relative: Any
@@ -52,7 +54,7 @@ class Sums(NamedTuple):
     values_after: Any
     bias_before: Any
     bias_after: Any
-    of_r: Any
+    r_gradients: Any
 
 
 @triton.jit
@@ -110,7 +112,7 @@ def queries_kernel(
     if x.r is not None:
         at = head_of(grad_relative, row, x.queries, DR)
         store_rows(at, DR, first_query, x.queries, sums.relative * x.scale, DR, TILE)
-    store_r(x, grad_of_axes, sums.of_r, row, rows, first_query, TILE)
+    store_r(x, grad_of_axes, sums.r_gradients, row, rows, first_query, TILE)
     if sides.relative_keys is not None:
         store_sides(
             sides.relative_keys, sums.keys_before, sums.keys_after, row, rows, first_query, x.queries, TILE, GROUPS
@@ -148,7 +150,17 @@ def walk_keys(
     the heads of all batch elements.
     """
     batch, head, first_query, _, r, grad_output, _, _, _ = queries
-    by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after, of_r = sums
+    (
+        by_query,
+        by_relative,
+        keys_before,
+        keys_after,
+        values_before,
+        values_after,
+        bias_before,
+        bias_after,
+        r_gradients,
+    ) = sums
     row = batch * x.heads + head
     key_row = row // x.group  # of all batch elements' heads of keys
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
@@ -181,7 +193,7 @@ def walk_keys(
         if buffers.terms.key_bias is not None:
             key = start + tl.arange(0, TILE)
             at = buffers.terms.key_bias + row.to(tl.int64) * x.keys + key
-            tl.atomic_add(at, tl.sum(all_rows(scores), axis=0), mask=key < x.keys, sem="relaxed")
+            tl.atomic_add(at, tl.sum(flatten_groups(scores), axis=0), mask=key < x.keys, sem="relaxed")
         if x.softcap is not None:
             scores *= slope
 
@@ -201,12 +213,12 @@ def walk_keys(
         if buffers.terms.bias is not None and not is_constant(x.bias, REGION):
             last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
             add_bias(buffers.terms.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
-        of_r = added_to_axes(x, buffers.axes, of_r, queries, start, k, weights, scores, D, DV, TILE)
+        r_gradients = added_to_axes(x, buffers.axes, r_gradients, queries, start, k, weights, scores, D, DV, TILE)
         # dv += P^T dO
         if buffers.value is not None:
             weights = weights.to(v.dtype)
             at = first_row(buffers.value, key_row, x.keys, DV)
-            add_rows(at, start, x.keys, dot(tl.trans(all_rows(weights)), all_grad_output), DV, TILE)
+            add_rows(at, start, x.keys, dot(tl.trans(flatten_groups(weights)), all_grad_output), DV, TILE)
         # dRV += P^T dO along the band
         if buffers.terms.relative_values is not None and not is_constant(x.relative_values, REGION):
             last, weights_joined = weights_joined, joined_from_pairs(weights, TILE)
@@ -228,7 +240,7 @@ def walk_keys(
         # dk += dS^T q, dk += dS^T RQ and dRQ += dS k along the band
         scores = scores.to(k.dtype)
         if buffers.key is not None:
-            by_key += dot(tl.trans(all_rows(scores)), all_q)
+            by_key += dot(tl.trans(flatten_groups(scores)), all_q)
             if x.relative_queries is not None and not is_constant(x.relative_queries, REGION):
                 near, far = columns_from_pairs(scores, TILE)
                 near, far = tl.trans(near), tl.trans(far)
@@ -275,5 +287,13 @@ def walk_keys(
             half = shared_half(tl.zeros_like(bias_joined), bias_joined, TILE)
             add_bias(buffers.terms.bias, x.bias, head, band, half, TILE)
     return Sums(
-        by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after, of_r
+        by_query,
+        by_relative,
+        keys_before,
+        keys_after,
+        values_before,
+        values_after,
+        bias_before,
+        bias_after,
+        r_gradients,
     )

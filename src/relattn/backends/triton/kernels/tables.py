@@ -19,13 +19,13 @@ from relattn.backends.triton.host.call import Call, Table
 from relattn.backends.triton.host.kernel_args import KernelArgs
 from relattn.backends.triton.host.pack import visible_offsets, wanted_tables
 from relattn.backends.triton.host.tile_configs import has_room_for_all_tables
-from relattn.backends.triton.kernels.diagonals import Diagonals, Into, Sums
+from relattn.backends.triton.kernels.diagonals import Diagonals, Sums, SumsMemory
 from relattn.equation.problem import TABLES
 
 BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
 
 
-class Summed(NamedTuple):
+class TableSums(NamedTuple):
     """The offsets of tables over which sums are taken at once, the memory of each by part, and the rows it is for."""
 
     diagonals: Diagonals
@@ -33,7 +33,7 @@ class Summed(NamedTuple):
     rows: dict[str, slice]
 
 
-def tables_to_sum(call: Call, x: KernelArgs, wanted: Collection[str]) -> list[Summed]:
+def tables_to_sum(call: Call, x: KernelArgs, wanted: Collection[str]) -> list[TableSums]:
     """All wanted tables at once. Where there is no room, those of vectors one by one; where an origin is a tensor every
     one, for no block of offsets is known to belong to two tables then.
     """
@@ -41,7 +41,7 @@ def tables_to_sum(call: Call, x: KernelArgs, wanted: Collection[str]) -> list[Su
     if x.starts is not None:
         whole = {name: (0, table.values.shape[1]) for name, table in tables.items()}
         return [_to_sum(call, {name: each}, {name: 0}, x.starts[TABLES.index(name)]) for name, each in whole.items()]
-    extents = {name: _seen(call, table) for name, table in tables.items()}
+    extents = {name: _visible_extent(call, table) for name, table in tables.items()}
     extents = {name: extent for name, extent in extents.items() if extent[0] < extent[1]}
     firsts = {name: table.first for name, table in tables.items() if isinstance(table.first, int)}
     if not has_room_for_all_tables(call) and len(extents) > 1:
@@ -53,7 +53,7 @@ def tables_to_sum(call: Call, x: KernelArgs, wanted: Collection[str]) -> list[Su
 
 def _to_sum(
     call: Call, extents: dict[str, tuple[int, int]], firsts: dict[str, int], at: Tensor | None = None
-) -> Summed:
+) -> TableSums:
     """The sums at the offsets of the extents; firsts: of the tables; at: where the first offset stands in memory."""
     heads, queries = call.query.shape[1:3]
     first, end = min(extent[0] for extent in extents.values()), max(extent[1] for extent in extents.values())
@@ -65,9 +65,9 @@ def _to_sum(
         )
         for name, (start, stop) in extents.items()
     }
-    into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
+    into = Sums(**{name: _sums_memory(sums.get(name), extents.get(name)) for name in Sums._fields})
     rows = {name: slice(start - firsts[name], stop - firsts[name]) for name, (start, stop) in extents.items()}
-    return Summed(Diagonals(into, first if at is None else at, end, parts), sums, rows)
+    return TableSums(Diagonals(into, first if at is None else at, end, parts), sums, rows)
 
 
 def offsets_of(diagonals: Diagonals) -> int:
@@ -81,7 +81,7 @@ def programs_of_tables(call: Call, diagonals: Diagonals, owned: int) -> int:
 
 
 def sums_of_tables(
-    call: Call, summed: Sequence[Summed], wanted: Collection[str]
+    call: Call, summed: Sequence[TableSums], wanted: Collection[str]
 ) -> dict[str, Float[Tensor, "Hq R *W"]]:
     """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
     totals = {
@@ -94,17 +94,17 @@ def sums_of_tables(
     return totals
 
 
-def _seen(call: Call, table: Table) -> tuple[int, int]:
+def _visible_extent(call: Call, table: Table) -> tuple[int, int]:
     """The first visible offset among the table's rows, and the offset after the last."""
     assert isinstance(table.first, int)
     lowest, highest = visible_offsets(call)
     return max(table.first, lowest), min(table.first + table.values.shape[1], highest + 1)
 
 
-def _into(sums: Tensor | None, extent: tuple[int, int] | None) -> Into | None:
+def _sums_memory(sums: Tensor | None, extent: tuple[int, int] | None) -> SumsMemory | None:
     if sums is None or extent is None:
         return None
-    return Into(sums, sums.stride(0), sums.stride(1), sums.stride(2), extent[0], sums.shape[2])
+    return SumsMemory(sums, sums.stride(0), sums.stride(1), sums.stride(2), extent[0], sums.shape[2])
 
 
 def table_gradient(
