@@ -104,8 +104,7 @@ def written(server: LanguageServer, name: str) -> Written:
     assert isinstance(found, ast.FunctionDef | ast.ClassDef)
     said = ast.get_docstring(found) or ""
     if isinstance(found, ast.FunctionDef):
-        overloads = [one for one in body if isinstance(one, ast.FunctionDef) and one.name == found.name]
-        return Written(said, said, {} if found.decorator_list or len(overloads) > 1 else single(said))
+        return Written(said, said, {} if found.decorator_list else single(said))
     made = [one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
     of_making = ast.get_docstring(made[0]) if made else None
     return Written(said, of_making or said, single(of_making or ""))
