@@ -51,7 +51,7 @@ def of_seeing_rows(
     by_lse: Float[Tensor, "B Hq Lq"],
 ) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     """The gradients by output and lse, with zeros for queries that see no key: they may hold anything there."""
-    if not _mask(call).may_leave_nothing():
+    if not _mask(call).may_leave_out()[1]:
         return by_output, by_lse
     sees_a_key = maximum != -torch.inf
     return with_zeros(by_output, sees_a_key), by_lse.masked_fill(~sees_a_key, 0.0)
