@@ -100,7 +100,7 @@ def keys_in_reach(positions: Positions) -> tuple[int, int]:
 
 def within_reach(problem: Problem) -> Problem:
     """The problem with only the keys in reach. They are views, so that a window over a long cache copies nothing."""
-    positions, mask = problem.sequence().positions, problem.mask
+    positions, mask = problem.axes[0].positions, problem.mask
     first, end = keys_in_reach(positions)
     if (first, end) == (0, positions.key_length):
         return problem

@@ -131,7 +131,10 @@ def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tupl
 
 def _at(*tensors: Tensor | None) -> list[int]:
     """Their addresses, 0 for None."""
-    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    addresses = []
+    for tensor in tensors:
+        addresses.append(0 if tensor is None else tensor.data_ptr())
+    return addresses
 
 
 def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def attend(problem: Problem, seed: Tensor | None, *, return_lse: bool, for_backw
     lse = torch.empty(rows, **FLOATS) if return_lse else None
     maximum, total = (torch.empty(rows, **FLOATS), torch.empty(rows, **FLOATS)) if for_backward else (None, None)
     outputs = Outputs(output, lse, maximum, total)
-    if problem.num_pairs() > 0:
+    if 0 not in (*rows, problem.key.shape[2]):  # there is a pair
         _run(problem, inputs, outputs, None, 0 if seed is None else int(seed), few=few)
     else:
         for tensor, value in zip(outputs, (0.0, -torch.inf, -torch.inf, 0.0), strict=True):
@@ -74,7 +74,7 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
         name: torch.zeros(tensor.shape, **FLOATS) if tensor is not None and name in wanted else None
         for name, tensor in _leaves(inputs).items()
     }
-    if problem.num_pairs() > 0:
+    if 0 not in (*problem.query.shape[:3], problem.key.shape[2]):
         output = rows_of(answers.output).contiguous()
         by_axis = [AxisGradients(*(buffers[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
         axisless = {name: buffers[name] for name in AXISLESS}
