@@ -84,16 +84,14 @@ def packed(
     """
     assert len(problem.axes) <= MOST_AXES  # the kernels' arrays have room for no more
     first, *others = problem.axes
-    positions = first.positions
-    limits = (
-        -FAR if positions.lowest is None else positions.lowest,
-        FAR if positions.highest is None else positions.highest,
-    )
+    lowest, highest = first.positions.lowest, first.positions.highest
+    limits = -FAR if lowest is None else lowest, FAR if highest is None else highest
     listed = inputs.axes[0].query_positions is not None
     query, key, value = inputs[:3]
     batch, heads, queries, width = query.shape
     _, key_heads, keys, value_width = value.shape
     pairs = batch, heads, queries, keys
+    # Then the kernels may multiply them as bfloat16, although they are given as floats.
     in_bfloat16 = problem.query.dtype == problem.key.dtype == problem.value.dtype == torch.bfloat16
     by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.axes
     call = bytearray(CALL.size + AXIS.size * len(others))
