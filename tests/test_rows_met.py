@@ -74,7 +74,7 @@ def test_one_token_reads_a_view_of_the_table() -> None:
     encoding = RelativeEmbedding(8, LONG, num_heads=4, causal=True)
     with torch.no_grad():
         problem = request_of(*drawn(1, 100), encoding=encoding, query_position=99, is_causal=True).problem
-        table = Inputs.of_few(problem).axes[0].relative_keys
+        table = Inputs.of(problem, few=True).axes[0].relative_keys
     assert table is not None and table.shape == (4, 100, 8)
     assert table.untyped_storage().data_ptr() == encoding.relative_keys.untyped_storage().data_ptr()
 

@@ -105,8 +105,8 @@ def test_one_tensor_of_segments_tells_that_queries_see_themselves(
     mask = Mask(positions, segments=(ids, ids))
     apart = mask._replace(segments=(ids, ids.clone()))
     certain = start == 0 and (lowest or 0) <= 0 <= (highest or 0)
-    assert mask.may_leave_nothing() is mask.may_leave_keys_unseen() is not certain
-    assert apart.may_leave_nothing() and apart.may_leave_keys_unseen()
+    assert mask.may_leave_out() == (not certain, not certain)
+    assert apart.may_leave_out() == (True, True)
     hidden = mask.hidden()
     assert hidden is not None
     if certain:

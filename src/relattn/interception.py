@@ -71,9 +71,8 @@ def refuse_context_parallel() -> None:
         )
 
 
-def under_torch_func() -> bool:
-    """Whether the call is made under a transform of torch.func (vmap, grad, ...)."""
-    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]
+under_torch_func = torch._C._are_functorch_transforms_active  # pyright: ignore[reportPrivateImportUsage]
+"""Whether the call is made under a transform of torch.func (vmap, grad, ...)."""
 
 
 def in_forward_mode() -> bool:

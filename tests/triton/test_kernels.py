@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.host.call import Call, ListedAxis, Table
 from relattn.equation.problem import Part
@@ -406,22 +405,6 @@ def test_gradients_are_contiguous(ordered: bool, device: str, monkeypatch: pytes
     assert len(found) == 10 + 2 * 5
     assert all(each.is_contiguous() and each.dtype == torch.float32 for each in found.values())
     assert len({each.untyped_storage().data_ptr() for each in found.values()}) == len(found), "none is part of another"
-
-
-@everywhere
-def test_what_the_kernels_do_not_take_is_refused(device: str) -> None:
-    call = make_call(lengths=(2, 3))
-    far = call.bias._replace(first=2**40) if call.bias else None
-    refused: dict[str, dict[str, Any]] = {
-        "key is torch.float64; the Triton kernels take float32, bfloat16 and float16": {"key": call.key.double()},
-        "value is 257 wide; the Triton kernels take widths up to 256": {"value": torch.zeros(1, 1, 3, 257)},
-        "offsets reach 1073741825; the Triton kernels take offsets up to 1073741824": {"offset": 4 - 2**30},
-        "bias starts at 1099511627776; the Triton kernels take offsets up to 1073741824": {"bias": far},
-    }
-    for sentence, changes in refused.items():
-        with pytest.raises(UnsupportedError) as error:
-            replace(call, **changes)
-        assert str(error.value) == sentence
 
 
 @everywhere

@@ -11,9 +11,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from relattn import ShawEmbedding, T5Bias, attention_and_lse, relative_attention
+from relattn import ShawEmbedding, T5Bias, UnsupportedError, attention_and_lse, relative_attention
 from relattn.backends import problem_operator
-from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES
+from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES, flat
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.host.lowering import call_of as call_of_problem
 from tests.contract.axes import AXES_CASES
@@ -199,6 +199,23 @@ def test_the_precision_is_what_pytorch_is_set_to(asked: str, encoding: Any, expe
         assert call_of_problem(problem, None).precision == expected
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("width", "start", "reason"),
+    [
+        (257, 0, "it holds at most 256 features of a row on chip, and query has 257"),
+        (4, 2**30, "it takes offsets up to 1073741824 on the sequence, and those of this call reach 1073741830"),
+    ],
+)
+def test_the_operator_refuses_what_the_backend_would(width: int, start: int, reason: str, device: str) -> None:
+    """An exported graph calls it without asking the backend."""
+    rows = torch.zeros(1, 1, 3, width, device=device)
+    arguments = flat(request_of(rows, rows, rows, query_position=start).problem, None)
+    with pytest.raises(UnsupportedError) as caught:
+        torch.ops.relattn.triton(*arguments)
+    assert str(caught.value) == f"backend='triton' cannot run this: {reason}; use 'dense'"
 
 
 @everywhere

@@ -26,7 +26,10 @@ class SdpaBackend:
 
     def reasons(self, problem: Problem) -> Iterator[str]:
         """The parts of the problem for which scaled_dot_product_attention has no argument."""
-        for name in dict.fromkeys(name for axis in problem.axes for name in axis.tables()):
+        tables = {}
+        for axis in problem.axes:
+            tables |= axis.tables()
+        for name in tables:
             yield f"it has no {name.replace('_', ' ')}"
         for name in problem.axisless_terms():
             yield f"it has no {name}"

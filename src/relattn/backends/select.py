@@ -106,12 +106,12 @@ def select(name: str, problem: Problem) -> Backend:
     """
     if name == "auto":
         chosen = _first_that_runs(problem)
-        if chosen.name not in ("sdpa", "triton"):
+        if problem.query.device.type == "cuda" and chosen.name not in ("sdpa", "triton"):
             warn_of_a_slow_place(chosen.name, problem)
         return chosen
     reasons = list(BACKENDS[name].reasons(problem))
     if reasons:
-        usable = [other for other, backend in BACKENDS.items() if _runs(backend, problem)]
+        usable = [other for other, backend in BACKENDS.items() if not any(backend.reasons(problem))]
         raise UnsupportedError(
             f"backend={name!r} cannot run this: {'; '.join(reasons)}; use {' or '.join(map(repr, usable))}",
             {name: reasons},
@@ -193,7 +193,7 @@ def _suits_native(problem: Problem) -> bool:
         return False
     long_enough = statically_true(problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2])
     if not problem.asks_for_gradient():
-        explicit = problem.sequence().positions.origin is None
+        explicit = problem.axes[0].positions.origin is None
         few = statically_true(has_few_queries(problem))
         return few or (long_enough and (not explicit or _may_have(problem, PAIRS_OF_LISTS)))
     return long_enough and _may_have(problem, PAIRS_FOR_A_STEP)
@@ -209,14 +209,9 @@ def _first_that_runs(problem: Problem) -> Backend:
     generator.
     """
     for backend in _by_preference(problem):
-        if _runs(backend, problem):
+        if not any(backend.reasons(problem)):  # it stops at the first reason
             return backend
     raise AssertionError("the reference backend runs every problem")
-
-
-def _runs(backend: Backend, problem: Problem) -> bool:
-    """Whether there is no reason against it; the check stops at the first reason."""
-    return not any(backend.reasons(problem))
 
 
 def check_backend(name: str) -> None:

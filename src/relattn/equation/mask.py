@@ -77,39 +77,30 @@ class Mask(NamedTuple):
             pairs=None if self.pairs is None else _of_pairs(self.pairs, slice(None), slice(None), queries, keys),
         )
 
-    def may_leave_nothing(self) -> bool:
-        """Whether a query might have no key left to attend to. Only lengths and starts are used."""
-        positions = self.positions
-        if self._meets_itself():
-            return False
-        if positions.key_length == 0 or not self.keeps_all():
-            return True
-        first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
-        if lowest is None and highest is None:
-            return False
-        if first_with_first is None:
-            return True
-        # The first key must not lie ahead of the first query, and the last key not too far behind the last query.
-        last_with_last = first_with_first + positions.key_length - positions.query_length
-        near = highest is None or statically_true(first_with_first <= highest)
-        return not (near and (lowest is None or statically_true(last_with_last >= lowest)))
+    def may_leave_out(self) -> tuple[bool, bool]:
+        """Whether there might be a key that no query sees, and a query that sees no key.
 
-    def may_leave_keys_unseen(self) -> bool:
-        """Whether there might be a key that no query sees. Only lengths and starts are used."""
+        Only lengths and starts are used.
+        """
         positions = self.positions
-        if self._meets_itself():
-            return False
-        if not self.keeps_all():
-            return True
-        first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
+        if self.key_mask is not None or self.segments is not None or self.pairs is not None:
+            return (False, False) if self._meets_itself() else (True, True)
+        lowest, highest, first_with_first = positions.lowest, positions.highest, positions.known_origin
+        if positions.key_length == 0:
+            return True, True
         if lowest is None and highest is None:
-            return False
+            return False, False
         if first_with_first is None:
-            return True
-        # The last key must not lie ahead of the last query, and the first key not too far behind the first query.
+            return True, True
         last_with_last = first_with_first + positions.key_length - positions.query_length
-        near = highest is None or statically_true(last_with_last <= highest)
-        return not (near and (lowest is None or statically_true(first_with_first >= lowest)))
+        keys = queries = False
+        if highest is not None:  # the last key lies ahead of the last query; the first key ahead of the first query
+            keys = not statically_true(last_with_last <= highest)
+            queries = not statically_true(first_with_first <= highest)
+        if lowest is not None:  # the first key lies too far behind the first query; the last key behind the last query
+            keys = keys or not statically_true(first_with_first >= lowest)
+            queries = queries or not statically_true(last_with_last >= lowest)
+        return keys, queries
 
     def _meets_itself(self) -> bool:
         """Whether queries and keys have the same segments and positions, and each query sees its own key."""

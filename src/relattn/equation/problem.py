@@ -31,13 +31,11 @@ class Axis(NamedTuple):
 
     def tables(self) -> dict[str, OffsetTable]:
         """The offset tables that the axis has, by name."""
-        given = {
-            "relative_keys": self.relative_keys,
-            "relative_queries": self.relative_queries,
-            "relative_values": self.relative_values,
-            "bias": self.bias,
-        }
-        return {name: table for name, table in given.items() if table is not None}
+        tables = {}
+        for name, table in zip(TABLES, self[2:], strict=True):
+            if table is not None:
+                tables[name] = table
+        return tables
 
     def replace(self, **changes: Any) -> Axis:
         """The axis with other fields. torch.compile of torch 2.8 does not trace _replace."""

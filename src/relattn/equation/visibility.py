@@ -44,8 +44,9 @@ class Visibility(NamedTuple):
             return cls(nothing, nothing)
         if hidden is None:
             return cls()
-        keys = _by_key_head(~hidden.all(dim=-2), key_heads) if mask.may_leave_keys_unseen() else None
-        return cls(keys, ~hidden.all(dim=-1) if mask.may_leave_nothing() else None)
+        of_keys, of_queries = mask.may_leave_out()
+        keys = _by_key_head(~hidden.all(dim=-2), key_heads) if of_keys else None
+        return cls(keys, ~hidden.all(dim=-1) if of_queries else None)
 
     @classmethod
     def of(cls, mask: Mask, batch: int, key_heads: int) -> Visibility:
@@ -53,7 +54,7 @@ class Visibility(NamedTuple):
         positions = mask.positions
         if positions.query_length == 0 or positions.key_length == 0:
             return cls()
-        if not (mask.may_leave_keys_unseen() or mask.may_leave_nothing()):
+        if not any(mask.may_leave_out()):
             return cls()
         by_blocks = mask.pairs is not None and (mask.pairs.shape[2] != 1 or positions.query_length <= FEW)
         keys, queries = _by_blocks(mask, batch) if by_blocks else _by_sorting(mask)
@@ -99,7 +100,7 @@ def keys_in_reach(positions: Positions) -> tuple[int, int]:
 
 def within_reach(problem: Problem) -> Problem:
     """The problem with only the keys in reach. They are views, so that a window over a long cache copies nothing."""
-    positions, mask = problem.sequence().positions, problem.mask
+    positions, mask = problem.axes[0].positions, problem.mask
     first, end = keys_in_reach(positions)
     if (first, end) == (0, positions.key_length):
         return problem

@@ -43,9 +43,14 @@ class NativeBackend:
             yield "it computes in float32, and the query is float64"
         if len(problem.axes) > MOST_AXES:
             yield f"its kernels read up to {MOST_AXES} axes, the sequence among them, and there are {len(problem.axes)}"
-        for name, rows in _rows_of_lists(problem):
-            if statically_true(rows > MOST_ROWS_OF_LISTS):
-                yield f"its kernels count a table's rows in 32 bits where positions are explicit, and {name} has {rows}"
+        first, *others = problem.axes
+        for axis in others if first.positions.origin is not None else problem.axes:
+            for name, table in axis.tables().items():  # pairs look up their rows one by one
+                if statically_true((rows := table.num_rows) > MOST_ROWS_OF_LISTS):
+                    yield (
+                        "its kernels count a table's rows in 32 bits where positions are explicit, and "
+                        f"{name} has {rows}"
+                    )
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -59,16 +64,6 @@ class NativeBackend:
     def gradients(self, problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
         """A part's share of the gradients of a call, whose answers are given."""
         return gradients(problem, answers, wanted)
-
-
-def _rows_of_lists(problem: Problem) -> Iterator[tuple[str, int]]:
-    """The name and the number of rows of every table that pairs look up one by one: all but those of a sequence of
-    runs.
-    """
-    first, *others = problem.axes
-    for axis in others if first.positions.origin is not None else problem.axes:
-        for name, table in axis.tables().items():
-            yield name, table.num_rows
 
 
 @constant_in_graphs

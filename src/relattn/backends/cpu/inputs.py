@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -42,8 +41,8 @@ class AxisInputs(NamedTuple):
 class Inputs(NamedTuple):
     """A problem's tensors as the kernels read them: their last axes contiguous.
 
-    Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
-    LANES. `of_few` leaves widths as they are, and keys and values in half precision if both have the same. key_bias a
+    Tables are contiguous [H, R, width]; a bias [H, R]. All of them are float32, and their widths multiples of LANES.
+    For few queries widths stay as they are, and keys and values in half precision if both have the same. key_bias a
     [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `equation.key_bias.lowered`.
     """
 
@@ -59,62 +58,38 @@ class Inputs(NamedTuple):
     key_shift: Tensor | None
 
     @classmethod
-    def of(cls, problem: Problem) -> Inputs:
-        """The inputs of a problem, with zeros in place of its padding."""
-        visibility = Visibility.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        if visibility.keys is not None or visibility.queries is not None:
-            problem = Visibility(*(None if side is None or side.all() else side for side in visibility)).cleaned(
-                problem
-            )
-        key, value = rows_of(problem.key), rows_of(problem.value)
-        return cls._with(problem, key, value, _filled_up)
+    def of(cls, problem: Problem, *, few: bool = False) -> Inputs:
+        """The inputs of a problem, with zeros in place of its padding.
 
-    @classmethod
-    def of_few(cls, problem: Problem) -> Inputs:
-        """The inputs of a problem with few queries; its kernels skip keys that no query sees."""
-        key, value = problem.key, problem.value
-        if key.dtype != value.dtype or key.dtype not in ELEMENT_TYPES:
-            key, value = key.float(), value.float()
-        key, value = (contiguous_rows(tensor.resolve_neg()) for tensor in (key, value))
-        return cls._with(problem, key, value, lambda rows: rows)
-
-    @classmethod
-    def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
-        mask = problem.mask
+        few: of one with few queries; its kernels skip keys that no query sees.
+        """
+        lanes, dtype, mask = LANES, torch.float32, problem.mask
+        if few:
+            lanes = 1
+            if problem.key.dtype == problem.value.dtype and problem.key.dtype in ELEMENT_TYPES:
+                dtype = problem.key.dtype
+        else:
+            seen = Visibility.of(mask, problem.query.shape[0], problem.key.shape[1])
+            if seen.keys is not None or seen.queries is not None:
+                seen = Visibility(*(None if side is None or side.all() else side for side in seen))
+                problem = seen.cleaned(problem)
         query_segments, key_segments = mask.segments or (None, None)
-        explicit = mask.pairs
+        explicit, key_bias, key_shift = mask.pairs, None, None
         if explicit is not None and explicit.dtype != torch.bool:
-            explicit = as_floats(explicit)
-
-        key_bias = key_shift = None
+            explicit = explicit.float().resolve_neg()
         if problem.key_bias is not None:
             a, c = lowered(problem)
             heads = problem.query.shape[:2]
-            key_bias = contiguous_rows(as_floats(a)).expand(*heads, -1)
-            key_shift = as_floats(c).expand(*heads, problem.query.shape[2])
-
-        def rows(tensor: Tensor) -> Tensor:
-            return contiguous_rows(filled_up(as_floats(tensor)))
-
-        def on(axis: Axis, *, listed: bool) -> AxisInputs:
-            tables = (None if t is None else _contiguous_heads(filled_up(as_floats(t.values))) for t in axis[2:5])
-            relative_keys, relative_queries, relative_values = tables
-            return AxisInputs(
-                None if axis.relative_query is None or axis.relative_keys is None else rows(axis.relative_query),
-                relative_keys,
-                relative_queries,
-                relative_values,
-                None if axis.bias is None else contiguous_rows(as_floats(axis.bias.values)),
-                _listed(axis.positions.query, axis.positions.query_length) if listed else None,
-                _listed(axis.positions.key, axis.positions.key_length) if listed else None,
-            )
-
-        first, *others = problem.axes
+            key_bias = rows_of(a, 1).expand(*heads, -1)
+            key_shift = c.float().resolve_neg().expand(*heads, problem.query.shape[2])
+        axes = []
+        for axis in problem.axes:
+            axes.append(_axis(axis, lanes, listed=bool(axes) or axis.positions.origin is None))
         return cls(
-            rows(problem.query),
-            key,
-            value,
-            (on(first, listed=first.positions.origin is None), *(on(axis, listed=True) for axis in others)),
+            rows_of(problem.query, lanes),
+            rows_of(problem.key, lanes, dtype),
+            rows_of(problem.value, lanes, dtype),
+            tuple(axes),
             None if mask.key_mask is None else mask.key_mask.contiguous(),
             None if query_segments is None else query_segments.long().contiguous(),
             None if key_segments is None else key_segments.long().contiguous(),
@@ -124,14 +99,32 @@ class Inputs(NamedTuple):
         )
 
 
-def as_floats(tensor: Tensor) -> Tensor:
-    """The numbers in float32, as they lie in memory: a lazy negation of torch is carried out."""
-    return tensor.float().resolve_neg()
+def rows_of(tensor: Tensor, lanes: int = LANES, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[..., width], the last axis contiguous, with zeros up to a multiple of `lanes`. The kernels read the numbers as
+    they lie in memory: a lazy negation of torch is carried out.
+    """
+    tensor = tensor.to(dtype).resolve_neg()
+    if spare := -tensor.shape[-1] % lanes:
+        tensor = torch.nn.functional.pad(tensor, (0, spare))
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def rows_of(tensor: Tensor) -> Tensor:
-    """[B, H, L, width] in float32, the last axis contiguous, with zeros up to a multiple of LANES."""
-    return contiguous_rows(_filled_up(as_floats(tensor)))
+def _axis(axis: Axis, lanes: int, *, listed: bool) -> AxisInputs:
+    """listed: whether each token has its own position there."""
+    relative_query, tables = axis.relative_query, []
+    for table in axis[2:]:
+        if table is None:
+            tables.append(None)
+            continue
+        values = rows_of(table.values, 1 if table is axis.bias else lanes)
+        # A view of some of a table's rows has the rows of a head side by side, as the kernels read them.
+        tables.append(values if values.stride()[1:] == (*values.shape[2:], 1) else values.contiguous())
+    return AxisInputs(
+        None if relative_query is None or axis.relative_keys is None else rows_of(relative_query, lanes),
+        *tables,
+        query_positions=_listed(axis.positions.query, axis.positions.query_length) if listed else None,
+        key_positions=_listed(axis.positions.key, axis.positions.key_length) if listed else None,
+    )
 
 
 def _listed(place: Position, length: int) -> Tensor:
@@ -143,19 +136,3 @@ def _listed(place: Position, length: int) -> Tensor:
 def _digits(place: GridPositions, length: int) -> Tensor:
     """The list of digits. It is kept, because all layers of a model ask for it."""
     return place.expand(length, CPU)
-
-
-def contiguous_rows(tensor: Tensor) -> Tensor:
-    """The same numbers, the last axis contiguous."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def _contiguous_heads(table: Tensor) -> Tensor:
-    """[H, R, width], the rows of a head side by side; a view of some of a table's rows is so already."""
-    return table if table.stride()[1:] == (table.shape[2], 1) else table.contiguous()
-
-
-def _filled_up(tensor: Tensor) -> Tensor:
-    """The numbers with zeros up to a multiple of LANES in the last axis."""
-    spare = -tensor.shape[-1] % LANES
-    return torch.nn.functional.pad(tensor, (0, spare)) if spare else tensor

@@ -13,7 +13,6 @@ from torch import Tensor
 from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
 from relattn.equation.problem import Axis, Problem
 from relattn.equation.tables import OffsetTable
-from relattn.positions.positions import Positions
 
 FAR = 2**63 // 4
 """A number beyond every offset: for the kernels it means no limit."""
@@ -24,6 +23,7 @@ NO_BAND = (0,) * 9
 NO_MASK = (0, 0, 0, 0, 0, 0)
 NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
+NO_DROPOUT = (0,) * 4
 FORWARD_ALONE = (0,) * 14
 """Stands in place of the gradients where none is wanted."""
 CALL = struct.Struct("=88q3d29q")
@@ -83,69 +83,73 @@ def packed(
     blocks: the queries and keys of a block. seed: the seed of dropout; any number where there is no dropout.
     """
     assert len(problem.axes) <= MOST_AXES  # the kernels' arrays have room for no more
-    limits, (first, *others) = _limits(problem.sequence().positions), problem.axes
+    first, *others = problem.axes
+    lowest, highest = first.positions.lowest, first.positions.highest
+    limits = -FAR if lowest is None else lowest, FAR if highest is None else highest
     listed = inputs.axes[0].query_positions is not None
     query, key, value = inputs[:3]
     batch, heads, queries, width = query.shape
     _, key_heads, keys, value_width = value.shape
     pairs = batch, heads, queries, keys
+    # Then the kernels may multiply them as bfloat16, although they are given as floats.
+    in_bfloat16 = problem.query.dtype == problem.key.dtype == problem.value.dtype == torch.bfloat16
     by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.axes
     call = bytearray(CALL.size + AXIS.size * len(others))
     for n, axis in enumerate(others):
         AXIS.pack_into(call, CALL.size + AXIS.size * n, *_axis(axis, inputs.axes[n + 1], by_axis[n + 1], NO_LIMITS))
     CALL.pack_into(
         call, 0,
-        *_rows(query), *_rows(key), *_rows(value), *_axis(first, inputs.axes[0], by_axis[0], limits),
+        query.data_ptr(), *query.stride()[:3], key.data_ptr(), *key.stride()[:3], value.data_ptr(), *value.stride()[:3],
+        *_axis(first, inputs.axes[0], by_axis[0], limits),
         ctypes.addressof(ctypes.c_char.from_buffer(call)) + CALL.size if others else 0, len(others),
-        _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
+        *_at(inputs.key_mask, inputs.query_segments, inputs.key_segments),
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
         *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
         batch, heads, key_heads, queries, keys, width, value_width,
         first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
-        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.dropout_origin(),
-        _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
-        *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
-        ELEMENT_TYPES[key.dtype], int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
+        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed,
+        *(problem.dropout_origin() if problem.dropout_p > 0.0 else NO_DROPOUT),
+        *_at(*outputs), *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
+        ELEMENT_TYPES[key.dtype], int(in_bfloat16), 0,
     )  # fmt: skip
     return call
 
 
 def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
     """limits: the limits of explicit positions."""
-    relative_query = inputs.relative_query
-    fields = list(_rows(relative_query))
-    asks = axis.relative_query is None or in_bfloat16(axis.relative_query)
+    r, by_r = inputs.relative_query, gradients.relative_query
+    asks = axis.relative_query is None or axis.relative_query.dtype == torch.bfloat16
+    fields = list(NO_ROWS if r is None else (r.data_ptr(), *r.stride()[:3]))
     for values, table, gradient in zip(inputs[1:5], axis[2:], gradients[1:], strict=True):
         fields += NO_BAND if values is None or table is None else _band(values, table, gradient, of_pairs=asks)
-    fields += [0 if relative_query is None else relative_query.shape[3], _at(gradients.relative_query)]
+    fields += [0 if r is None else r.shape[3], 0 if by_r is None else by_r.data_ptr()]
     fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
     return fields
 
 
-def _at(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _limits(positions: Positions) -> tuple[int, int]:
-    lowest, highest = positions.lowest, positions.highest
-    return -FAR if lowest is None else lowest, FAR if highest is None else highest
+def _at(*tensors: Tensor | None) -> list[int]:
+    """Their addresses, 0 for None."""
+    addresses = []
+    for tensor in tensors:
+        addresses.append(0 if tensor is None else tensor.data_ptr())
+    return addresses
 
 
 def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:
-    boolean = explicit.dtype == torch.bool
-    return _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *explicit.expand(pairs).stride()
+    at = explicit.data_ptr()
+    return *((at, 0) if explicit.dtype == torch.bool else (0, at)), *explicit.expand(pairs).stride()
 
 
 def _lists(inputs: AxisInputs) -> tuple[int, ...]:
     query, key = inputs.query_positions, inputs.key_positions
-    return _at(query), _at(key), _batch_step(query), _batch_step(key)
+    return *_at(query, key), _batch_step(query), _batch_step(key)
 
 
 def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
-    by_mask = gradients.explicit_mask
+    output, by_mask = gradients.output, gradients.explicit_mask
     return (
-        *_rows(gradients.output), _at(gradients.lse), *(_at(tensor) for tensor in gradients[2:5]), _at(by_mask),
-        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), _at(gradients.key_bias),
+        output.data_ptr(), *output.stride()[:3], *_at(*gradients[1:6]),
+        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), *_at(gradients.key_bias),
     )  # fmt: skip
 
 
@@ -159,19 +163,11 @@ def _key_bias(key_bias: Tensor, key_shift: Tensor | None) -> tuple[int, ...]:
     return key_bias.data_ptr(), key_shift.data_ptr(), *key_bias.stride()[:2], *key_shift.stride()
 
 
-def _rows(tensor: Tensor | None) -> Any:
-    return NO_ROWS if tensor is None else (tensor.data_ptr(), *tensor.stride()[:3])
-
-
-def in_bfloat16(*tensors: Tensor) -> bool:
-    """Whether all are bfloat16: then the kernels may multiply them as bfloat16, although they are given as floats."""
-    return all(tensor.dtype == torch.bfloat16 for tensor in tensors)
-
-
 def _band(values: Tensor, table: OffsetTable, gradient: Tensor | None, *, of_pairs: bool) -> tuple[Any, ...]:
     heads, count = values.shape[:2]
     width = values.shape[2] if values.dim() == 3 else 1
     return (
-        values.data_ptr(), _at(gradient), heads, 0 if heads == 1 else values.stride(0), count, table.first, width,
-        int(table.beyond != "zero"), int(of_pairs and in_bfloat16(table.values)),
+        values.data_ptr(), 0 if gradient is None else gradient.data_ptr(), heads,
+        0 if heads == 1 else values.stride(0), count, table.first, width,
+        int(table.beyond != "zero"), int(of_pairs and table.values.dtype == torch.bfloat16),
     )  # fmt: skip

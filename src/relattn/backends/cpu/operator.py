@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.cpu.inputs import Inputs, as_floats, rows_of
+from relattn.backends.cpu.inputs import Inputs, rows_of
 from relattn.backends.cpu.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.dense import DenseBackend
@@ -41,7 +41,7 @@ ALIGNED = 64
 """Bytes of a cache line, and of the widest vector."""
 
 
-def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool = False) -> Outputs:
+def attend(problem: Problem, seed: Tensor | None, *, return_lse: bool, for_backward: bool = False) -> Outputs:
     """O, lse if wanted, and the numbers from which the backward pass finds the weights. seed: the seed of dropout.
 
     Before a backward pass the keys are packed as it packs them, however few the queries are. Then both passes sum a
@@ -49,17 +49,17 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
     """
     rows, width = problem.query.shape[:3], problem.value.shape[3]
     few = has_few_queries(problem) and not for_backward
-    inputs = Inputs.of_few(problem) if few else Inputs.of(problem)
+    inputs = Inputs.of(problem, few=few)
     output = torch.empty((*rows, inputs.value.shape[3]), **FLOATS)
     lse = torch.empty(rows, **FLOATS) if return_lse else None
     maximum, total = (torch.empty(rows, **FLOATS), torch.empty(rows, **FLOATS)) if for_backward else (None, None)
     outputs = Outputs(output, lse, maximum, total)
-    if _has_no_pair(problem):
+    if 0 not in (*rows, problem.key.shape[2]):  # there is a pair
+        _run(problem, inputs, outputs, None, 0 if seed is None else int(seed), few=few)
+    else:
         for tensor, value in zip(outputs, (0.0, -torch.inf, -torch.inf, 0.0), strict=True):
             if tensor is not None:
                 tensor.fill_(value)
-    else:
-        _run(problem, inputs, outputs, None, seed, few=few)
     if lse is not None and inputs.key_shift is not None:
         lse += inputs.key_shift
     if width != output.shape[3]:
@@ -67,21 +67,22 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
     return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])
 
 
-def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
+def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
     """The gradients that `wanted` names: by the problem's tensors, its tables' values, and its float mask."""
     inputs = Inputs.of(problem)
     buffers = {
         name: torch.zeros(tensor.shape, **FLOATS) if tensor is not None and name in wanted else None
         for name, tensor in _leaves(inputs).items()
     }
-    if not _has_no_pair(problem):
+    if 0 not in (*problem.query.shape[:3], problem.key.shape[2]):
         output = rows_of(answers.output).contiguous()
         by_axis = [AxisGradients(*(buffers[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
         axisless = {name: buffers[name] for name in AXISLESS}
-        cotangents = rows_of(answers.output_gradient), as_floats(answers.lse_gradient).contiguous()
+        cotangents = rows_of(answers.output_gradient), answers.lse_gradient.float().resolve_neg().contiguous()
         gradients = Gradients(*cotangents, **axisless, axes=by_axis)
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved other tensors
-        _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
+        number = 0 if seed is None else int(seed)
+        _run(problem, inputs, Outputs(output, None, maximum, total), gradients, number)
     if buffers["key_bias"] is not None and problem.key_bias is not None:
         buffers["key_bias"] = buffers["key_bias"].sum_to_size(problem.key_bias.shape)
     tensors = {
@@ -113,14 +114,10 @@ def _like(tensor: Tensor | None, gradient: Tensor | None) -> Tensor:
     return gradient.to(tensor.dtype)
 
 
-def _has_no_pair(problem: Problem) -> bool:
-    batch, _, queries, _ = problem.query.shape
-    return batch == 0 or queries == 0 or problem.key.shape[2] == 0
-
-
 def has_few_queries(problem: Problem) -> bool:
     """Whether reading the keys for every query costs less than packing them for all."""
-    return problem.num_groups() * problem.query.shape[2] <= QUERIES_OF_A_KEY
+    _, heads, queries, _ = problem.query.shape
+    return heads // problem.key.shape[1] * queries <= QUERIES_OF_A_KEY
 
 
 def _run(
@@ -163,21 +160,13 @@ def _with_workspace(call: bytearray, floats: int) -> Tensor:
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
-    output, lse, maximum, total = attend(problem, _number(seed), return_lse=True, for_backward=True)
+    output, lse, maximum, total = attend(problem, seed, return_lse=True, for_backward=True)
     assert lse is not None and maximum is not None and total is not None
     return Forward(output, lse, maximum, total)
 
 
-def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
-    return backward(problem, _number(seed), answers, wanted)
-
-
-def _number(seed: Tensor | None) -> int:
-    return 0 if seed is None else int(seed)
-
-
 def _attend(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
+    return attend(problem, seed, return_lse=problem.return_lse)[:2]
 
 
 run = operator_of("native", _forward, _backward, differentiable=DenseBackend().run, direct=_attend)

@@ -10,6 +10,7 @@ The axes of `ListedAxis` add the same terms of their own offsets, d = p(j) - p(i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -17,13 +18,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relattn.backends.problem_operator import Forward
-from relattn.equation.problem import TABLES, Part
-from relattn.errors import UnsupportedError
+from relattn.equation.problem import Part
 from relattn.positions.position import Position
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
-OF_PAIRS = ("key_bias", "key_shift", "explicit_mask")  # their last axes are no features
-OF_NUMBERS = ("query", "key", "value", "relative_query", *TABLES, *OF_PAIRS)  # what may hold floats
 FARTHEST = 2**30  # offsets are 32-bit numbers in the kernels, and so are sums of two
 
 
@@ -74,8 +72,6 @@ class Call:
     for_backward: whether a backward pass follows, which multiplies in tiles.
     axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there,
         and offset means nothing.
-
-    Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -105,21 +101,10 @@ class Call:
     for_backward: bool = False
     axes: tuple[ListedAxis, ...] = ()
 
-    def __post_init__(self) -> None:
-        for name in OF_NUMBERS:
-            if (value := getattr(self, name)) is not None:
-                self._check(name, value)
-        for axis in self.axes:
-            for name in ("relative_query", *TABLES):
-                self._check_numbers(name, getattr(axis, name))
-        farthest = farthest_offset(self.query.shape[2], self.key.shape[2], self.offset)
-        if farthest > FARTHEST:
-            raise UnsupportedError(f"offsets reach {farthest}; the Triton kernels take offsets up to {FARTHEST}")
-
-    @property
+    @cached_property
     def adds_mask(self) -> bool:
         """Whether the explicit mask is added to the scores."""
-        return is_added(self.explicit_mask)
+        return self.explicit_mask is not None and self.explicit_mask.is_floating_point()
 
     @property
     def listed_sequence(self) -> ListedAxis | None:
@@ -131,41 +116,25 @@ class Call:
         """Of O."""
         return torch.float32 if self.in_float32 else self.query.dtype
 
-    def _check(self, name: str, value: object) -> None:
-        if isinstance(value, Table) and farthest_row(value.first, value.values.shape[1]) > FARTHEST:
-            raise UnsupportedError(f"{name} starts at {value.first}; the Triton kernels take offsets up to {FARTHEST}")
-        self._check_numbers(name, value)
+    @cached_property
+    def visible_offsets(self) -> tuple[int, int]:
+        """The lowest and the highest offset that a pair may have.
 
-    def _check_numbers(self, name: str, value: object) -> None:
-        tensor = value.values if isinstance(value, Table) else value
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            return
-        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise UnsupportedError(f"{name} is {tensor.dtype}; the Triton kernels take float32, bfloat16 and float16")
-        if tensor.dim() != 2 and name not in OF_PAIRS and tensor.shape[-1] > WIDEST:
-            raise UnsupportedError(f"{name} is {tensor.shape[-1]} wide; the Triton kernels take widths up to {WIDEST}")
-
-
-def farthest_offset(queries: int, keys: int, origin: int | Tensor) -> int:
-    """How far offsets from this origin reach, at most; FARTHEST / 2 stands for an origin that is a tensor."""
-    return queries + keys + (FARTHEST // 2 if isinstance(origin, Tensor) else abs(origin))
-
-
-def farthest_row(first: int | Tensor, rows: int) -> int:
-    """How far a table of rows from `first` reaches, at most; 0 for a tensor, which is an offset of the call."""
-    return 0 if isinstance(first, Tensor) else abs(first) + rows
-
-
-def is_added(explicit_mask: Tensor | None) -> bool:
-    """Whether the mask is there, and is added to the scores."""
-    return explicit_mask is not None and explicit_mask.is_floating_point()
+        Where the origin is a tensor they are less the origin, and no limit cuts them.
+        """
+        if isinstance(self.offset, Tensor):
+            return 1 - self.query.shape[2], self.key.shape[2] - 1
+        lowest = self.offset - (self.query.shape[2] - 1)
+        highest = self.offset + self.key.shape[2] - 1
+        lowest = lowest if self.lowest is None else max(lowest, self.lowest)
+        return lowest, highest if self.highest is None else min(highest, self.highest)
 
 
 def answers_of(call: Call) -> Forward:
     """Memory for the answers: O in the dtype of the query or in float32, the others in float32."""
     rows = call.query.shape[:3]
-    output = call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype)
-    return Forward(output, *(call.query.new_empty(rows, dtype=torch.float32) for _ in range(3)))
+    make = partial(call.query.new_empty, rows, dtype=torch.float32)
+    return Forward(call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype), make(), make(), make())
 
 
 class Gradients(NamedTuple):

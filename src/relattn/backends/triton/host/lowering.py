@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from relattn.backends.triton.host.call import Call, ListedAxis, Table
 from relattn.equation.key_bias import lowered
 from relattn.equation.problem import TABLES, Axis, Problem
-from relattn.equation.tables import OffsetTable
 
 
 def call_of(problem: Problem, seed: Tensor | None) -> Call:
@@ -22,9 +20,14 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
     """
     first, *others = problem.axes
     positions, mask = first.positions, problem.mask
-    inputs = [problem.query, problem.key, problem.value, *(axis.relative_query for axis in problem.axes)]
-    dtype = reduce(torch.promote_types, [tensor.dtype for tensor in inputs if tensor is not None])
-    listed = [_listed(axis, n, dtype) for n, axis in enumerate(others, start=1) if axis.tables()]
+    dtype = torch.promote_types(torch.promote_types(problem.query.dtype, problem.key.dtype), problem.value.dtype)
+    for axis in problem.axes:
+        if axis.relative_query is not None:
+            dtype = torch.promote_types(dtype, axis.relative_query.dtype)
+    listed = []
+    for number, axis in enumerate(others, start=1):
+        if axis.tables():
+            listed.append(_listed(axis, number, dtype))
     limits = {"lowest": positions.lowest, "highest": positions.highest}
     if positions.origin is None:
         listed.insert(0, _listed(first, 0, dtype)._replace(**limits))
@@ -32,13 +35,16 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
     else:
         of_runs = _terms(first, dtype) | limits | {"offset": positions.origin}
     segments = mask.segments or (None, None)
-    key_bias, key_shift = _key_bias(problem)
+    key_bias, key_shift = (None, None) if problem.key_bias is None else _key_bias(problem)
+    explicit = mask.pairs
+    if explicit is not None and explicit.dtype == torch.float64:
+        explicit = explicit.to(torch.float32)
     return Call(
         query=problem.query.to(dtype), key=problem.key.to(dtype), value=problem.value.to(dtype), **of_runs,
         key_mask=mask.key_mask, query_segments=segments[0], key_segments=segments[1],
-        explicit_mask=_explicit(mask.pairs), key_bias=key_bias, key_shift=key_shift, seed=seed,
+        explicit_mask=explicit, key_bias=key_bias, key_shift=key_shift, seed=seed,
         part=problem.dropout_origin(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
-        in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype),
+        in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype, is_listed=bool(listed)),
         for_backward=problem.for_backward, axes=tuple(listed),
     )  # fmt: skip
 
@@ -48,32 +54,32 @@ def _listed(axis: Axis, number: int, dtype: torch.dtype) -> ListedAxis:
 
 
 def _terms(axis: Axis, dtype: torch.dtype) -> dict[str, Any]:
-    """r and the tables. r means nothing without relative keys."""
-    r = axis.relative_query
-    terms: dict[str, Any] = {"relative_query": None if r is None or axis.relative_keys is None else r.to(dtype)}
-    return terms | {name: _table(getattr(axis, name), dtype) for name in TABLES}
+    """r and the tables. r means nothing without relative keys.
 
-
-def _table(table: OffsetTable | None, dtype: torch.dtype) -> Table | None:
-    """A table that refuses is never read beyond its rows. So it does not matter that its edge row would hold there."""
-    if table is None:
-        return None
-    values = table.values if table.values.dtype == dtype else table.values.to(torch.float32)
-    return Table(values, table.first, table.beyond == "zero")
+    A table that refuses is never read beyond its rows. So it does not matter that its edge row would hold there.
+    """
+    r, terms = axis.relative_query, {}
+    terms["relative_query"] = None if r is None or axis.relative_keys is None else r.to(dtype)
+    for name, table in zip(TABLES, axis[2:], strict=True):
+        terms[name] = None
+        if table is not None:
+            values = table.values if table.values.dtype == dtype else table.values.to(torch.float32)
+            terms[name] = Table(values, table.first, table.beyond == "zero")
+    return terms
 
 
 WIDEST_IN_PARTS = 64
 
 
-def _precision(problem: Problem, dtype: torch.dtype) -> str:
+def _precision(problem: Problem, dtype: torch.dtype, *, is_listed: bool) -> str:
     """Of products of float32 with float32: "ieee", or "tf32x3" where less than the highest precision is asked for.
 
     Two parts of every factor fit in registers up to WIDEST_IN_PARTS features, beside no table but a bias of starts.
+    is_listed: whether there is an axis of lists.
     """
-    first, *others = problem.axes
-    plain = first.positions.origin is not None and not any(axis.tables() for axis in others)
-    fits = plain and set(first.tables()) <= {"bias"} and problem.value.shape[3] <= WIDEST_IN_PARTS
-    fits = fits and dtype == torch.float32 and problem.query.shape[3] <= WIDEST_IN_PARTS
+    if is_listed or dtype != torch.float32 or problem.axes[0][2:5] != (None, None, None):
+        return "ieee"
+    fits = max(problem.query.shape[3], problem.value.shape[3]) <= WIDEST_IN_PARTS
     return "tf32x3" if fits and not _highest_is_asked_for() else "ieee"
 
 
@@ -85,15 +91,8 @@ def _highest_is_asked_for() -> bool:
         return True
 
 
-def _explicit(mask: Tensor | None) -> Tensor | None:
-    """A boolean mask as it is, a float one in a dtype of the kernels."""
-    return mask.to(torch.float32) if mask is not None and mask.dtype == torch.float64 else mask
-
-
-def _key_bias(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
+def _key_bias(problem: Problem) -> tuple[Tensor, Tensor]:
     """a [B, Hq, Lk] and c [B, Hq, Lq] of `key_bias.lowered`."""
-    if problem.key_bias is None:
-        return None, None
     a, c = lowered(problem)
     rows = problem.query.shape[:3]
     return a.expand(*rows[:2], a.shape[2]), c.expand(rows)

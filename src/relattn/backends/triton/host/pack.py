@@ -19,20 +19,21 @@ from relattn.equation.problem import TABLES
 
 def pack(call: Call, wanted: Collection[str] = ()) -> KernelArgs:
     """The call's tensors, last axes made contiguous where they are not. wanted: the gradients that are computed."""
-    axes = tuple(_listed(call, axis, wanted) for axis in call.axes)
+    axes = tuple(_listed(call, axis, wanted) for axis in call.axes) if call.axes else ()
+    bands = dict.fromkeys(TABLES)
+    for name in TABLES:
+        if (table := getattr(call, name)) is not None:
+            bands[name] = _band(call, table)
     return KernelArgs(
         q=rows(call.query),
         k=rows(call.key),
         v=rows(call.value),
-        r=rows_if_any(call.relative_query),
-        relative_keys=_band(call, call.relative_keys),
-        relative_queries=_band(call, call.relative_queries),
-        relative_values=_band(call, call.relative_values),
-        bias=_band(call, call.bias),
+        r=None if call.relative_query is None else rows(call.relative_query),
+        **bands,
         mask=_mask(call, axes),
-        key_bias=rows_if_any(call.key_bias),
-        key_shift=rows_if_any(call.key_shift),
-        added=pairs(call, call.explicit_mask if call.adds_mask else None),
+        key_bias=None if call.key_bias is None else rows(call.key_bias),
+        key_shift=None if call.key_shift is None else rows(call.key_shift),
+        added=None if call.explicit_mask is None or not call.adds_mask else pairs(call, call.explicit_mask),
         heads=call.query.shape[1],
         group=call.query.shape[1] // call.key.shape[1],
         queries=call.query.shape[2],
@@ -67,15 +68,8 @@ def rows(tensor: Tensor) -> Rows:
     return Rows(tensor, *tensor.stride()[:3])
 
 
-def rows_if_any(tensor: Tensor | None) -> Rows | None:
-    """The same where there is a tensor."""
-    return None if tensor is None else rows(tensor)
-
-
-def pairs(call: Call, tensor: Tensor | None) -> Pairs | None:
+def pairs(call: Call, tensor: Tensor) -> Pairs:
     """A tensor that broadcasts to the call's pairs."""
-    if tensor is None:
-        return None
     return Pairs(tensor, *tensor.expand(*call.query.shape[:3], call.key.shape[2]).stride())
 
 
@@ -91,32 +85,17 @@ def every_width_of(call: Call) -> list[int]:
     return [*widths_of(call).values(), *of_axes]
 
 
-def visible_offsets(call: Call) -> tuple[int, int]:
-    """The lowest and the highest offset that a pair of the call may have.
-
-    Where the origin is a tensor they are less the origin, and no limit cuts them.
-    """
-    if isinstance(call.offset, Tensor):
-        return 1 - call.query.shape[2], call.key.shape[2] - 1
-    lowest = call.offset - (call.query.shape[2] - 1)
-    highest = call.offset + call.key.shape[2] - 1
-    lowest = lowest if call.lowest is None else max(lowest, call.lowest)
-    return lowest, highest if call.highest is None else min(highest, call.highest)
-
-
 def beyond(call: Call, table: Table) -> bool:
     """Whether a visible offset may lie outside of the table."""
     if isinstance(table.first, Tensor):  # it was made over the call's offsets
         return False
     if isinstance(call.offset, Tensor):
         return True
-    lowest, highest = visible_offsets(call)
+    lowest, highest = call.visible_offsets
     return lowest < table.first or highest >= table.first + table.values.shape[1]
 
 
-def _band(call: Call, table: Table | None) -> Band | None:
-    if table is None:
-        return None
+def _band(call: Call, table: Table) -> Band:
     outside = 1 if beyond(call, table) else None
     first = 0 if isinstance(table.first, Tensor) or isinstance(call.offset, Tensor) else table.first
     return Band(*_table_at(table.values), first, table.values.shape[1], outside, 1 if outside and table.zero else None)
@@ -148,7 +127,7 @@ def _listed(call: Call, axis: ListedAxis, wanted: Collection[str]) -> Listed:
     return Listed(
         side_of(axis.queries, call.query.shape[2], call.query.device),
         side_of(axis.keys, call.key.shape[2], call.query.device),
-        rows_if_any(axis.relative_query),
+        None if axis.relative_query is None else rows(axis.relative_query),
         _listed_table(axis.relative_keys),
         _listed_table(axis.relative_queries),
         _listed_table(axis.relative_values),
@@ -182,8 +161,8 @@ def _mask(call: Call, axes: tuple[Listed, ...]) -> Mask:
         query_ids_batch=None if query_ids is None else query_ids.stride(0),
         key_ids=key_ids,
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
-        pairs=pairs(call, boolean),
-        listed=_listed_limits(call, axes),
+        pairs=None if boolean is None else pairs(call, boolean),
+        listed=_listed_limits(call, axes) if axes else None,
     )
 
 
@@ -191,7 +170,7 @@ def _limits(call: Call) -> tuple[int | None, int | None]:
     """The limits of visible offsets, None where no pair is beyond one; 0 where it stands in memory."""
     if isinstance(call.offset, Tensor):
         return None if call.lowest is None else 0, None if call.highest is None else 0
-    lowest, highest = visible_offsets(call)
+    lowest, highest = call.visible_offsets
     limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
     # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
     lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])

@@ -7,11 +7,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
+from torch import Tensor
 
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.problem_arguments import on_axis
-from relattn.backends.triton.host.call import FARTHEST, WIDEST, farthest_offset, farthest_row
-from relattn.equation.problem import Axis, Problem
+from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
+from relattn.backends.triton.host.call import FARTHEST, WIDEST
+from relattn.equation.problem import TABLES, Axis, Problem
 from relattn.interception import constant_in_graphs
 from relattn.positions.certainty import statically_true
 
@@ -31,43 +32,45 @@ def reasons_of(problem: Problem) -> list[str]:
     """Reasons of the place first, then reasons of the call."""
     return [
         *of_the_place(problem.query.device.type, problem.query.device.index),
-        *_of_the_call(problem),
+        *of_the_call(problem),
         *reasons_of_an_operator("ONNX has no operator for its kernels"),
     ]
 
 
-def _of_the_call(problem: Problem) -> list[str]:
-    reasons = []
-    operands: dict[str, torch.Tensor | None] = {"query": problem.query, "key": problem.key, "value": problem.value}
+def of_the_call(problem: Problem) -> list[str]:
+    """Reasons of dtypes, widths and offsets."""
+    reasons, sequence = [], problem.axes[0]
+    tensors = {"query": problem.query, "key": problem.key, "value": problem.value}
     for number, axis in enumerate(problem.axes):
-        operands[on_axis("relative_query", number)] = axis.relative_query
-        operands |= {on_axis(name, number): table.values for name, table in axis.tables().items()}
-    tensors = {name: tensor for name, tensor in operands.items() if tensor is not None}
-    double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
-    if double:
-        reasons.append(f"it computes in float32, and {double[0]} is float64")
-    sequence = problem.sequence()
-    if sequence.positions.origin is None and any(
-        isinstance(table.first, torch.Tensor) for table in sequence.tables().values()
-    ):
+        for name, term in zip(OF_AN_AXIS, axis[1:], strict=True):
+            if term is not None:
+                tensors[on_axis(name, number)] = term if isinstance(term, Tensor) else term.values
+    double = wide = None
+    for name, tensor in tensors.items():
+        if double is None and tensor.dtype == torch.float64:
+            double = name
+        if wide is None and tensor.shape[-1] > WIDEST and tensor.dim() > 2 and "bias" not in name:
+            wide = name
+    if double is not None:
+        reasons.append(f"it computes in float32, and {double} is float64")
+    origin = sequence.positions.origin
+    if origin is None and any(isinstance(table.first, Tensor) for table in sequence.tables().values()):
         reasons.append("for explicit positions it takes the first offset of a table as an int, not as a tensor")
-    widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if tensor.dim() > 2 and "bias" not in name}
-    wide = [name for name, width in widths.items() if width > WIDEST]
-    if wide:
-        reasons.append(f"it holds at most {WIDEST} features of a row on chip, and {wide[0]} has {widths[wide[0]]}")
-    return reasons + _of_offsets(sequence)
+    if wide is not None:
+        reasons.append(f"it holds at most {WIDEST} features of a row on chip, and {wide} has {tensors[wide].shape[-1]}")
+    return reasons if origin is None else reasons + _of_offsets(sequence, origin)
 
 
-def _of_offsets(sequence: Axis) -> list[str]:
+def _of_offsets(sequence: Axis, origin: int | Tensor) -> list[str]:
     """Reasons of offsets that 32 bits do not hold. Explicit positions have no such limit."""
-    positions, reasons = sequence.positions, []
-    if positions.origin is None:
-        return reasons
-    farthest = farthest_offset(positions.query_length, positions.key_length, positions.origin)
+    reasons, farthest = [], FARTHEST // 2 if isinstance(origin, Tensor) else abs(origin)
+    farthest += sequence.positions.query_length + sequence.positions.key_length
     if statically_true(farthest > FARTHEST):
         reasons.append(f"it takes offsets up to {FARTHEST} on the sequence, and those of this call reach {farthest}")
-    for name, table in sequence.tables().items():
-        if statically_true(farthest_row(table.first, table.values.shape[1]) > FARTHEST):
+    for name, table in zip(TABLES, sequence[2:], strict=True):
+        if table is None or isinstance(table.first, Tensor):  # a tensor is an offset of the call
+            continue
+        if statically_true(abs(table.first) + table.values.shape[1] > FARTHEST):
             reasons.append(f"it takes tables of offsets up to {FARTHEST}, and {name} begins at offset {table.first}")
     return reasons
 

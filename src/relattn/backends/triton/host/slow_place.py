@@ -20,7 +20,7 @@ def warn_of_a_slow_place(chosen: str, problem: Problem) -> None:
     chosen: the backend that runs instead. Lengths that a compiled graph leaves open count as long.
     """
     device = problem.query.device
-    if device.type != "cuda" or statically_true(problem.num_pairs() < MANY_PAIRS):
+    if statically_true(problem.num_pairs() < MANY_PAIRS):
         return
     why = reasons.of_the_place(device.type, device.index)
     if why and why == reasons.reasons_of(problem):

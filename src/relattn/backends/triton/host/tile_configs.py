@@ -12,7 +12,7 @@ import torch
 
 from relattn.backends.triton.device.bands import INTERPRETED
 from relattn.backends.triton.host.call import Call, ListedAxis, Table
-from relattn.backends.triton.host.pack import every_width_of, visible_offsets, widths_of
+from relattn.backends.triton.host.pack import every_width_of, widths_of
 
 
 class TileConfig(NamedTuple):
@@ -112,7 +112,7 @@ def has_few_rows(call: Call) -> bool:
 
 def _has_few_rows(call: Call, table: Table) -> bool:
     """At most an eighth of the offsets that a pair may have: with more, both ways took as long."""
-    lowest, highest = visible_offsets(call)
+    lowest, highest = call.visible_offsets
     return 8 * table.values.shape[1] <= highest - lowest + 1
 
 

@@ -32,7 +32,7 @@ from relattn.backends.triton.host.atomic_buffers import AtomicBuffers, memory_fo
 from relattn.backends.triton.host.autotune import architecture_of, launch
 from relattn.backends.triton.host.call import Call, Gradients
 from relattn.backends.triton.host.pack import pack, rows
-from relattn.backends.triton.host.tile_configs import HOPPER, is_in_order
+from relattn.backends.triton.host.tile_configs import is_in_order
 from relattn.backends.triton.kernels.keys import gradients_of_keys
 from relattn.backends.triton.kernels.mask_gradient import memory_of_mask
 from relattn.backends.triton.kernels.ordered_launch import launch_ordered
@@ -84,6 +84,4 @@ def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._
 
 def is_deterministic(call: Call, wanted: Collection[str]) -> bool:
     """Whether one program sums each number: where determinism is asked for, and where `is_in_order` says so."""
-    if torch.are_deterministic_algorithms_enabled() or is_in_order(call, 0, wanted):
-        return True
-    return is_in_order(call, HOPPER, wanted) and architecture_of(call) == HOPPER
+    return torch.are_deterministic_algorithms_enabled() or is_in_order(call, architecture_of(call), wanted)

@@ -29,7 +29,7 @@ from relattn.backends.triton.device.listed import with_products_of_query, with_v
 from relattn.backends.triton.device.masks import in_reach, key_tiles
 from relattn.backends.triton.device.scores import LOG2_E, finish_scores
 from relattn.backends.triton.host.call import Call, answers_of
-from relattn.backends.triton.host.pack import every_width_of, pack, visible_offsets, widths_of
+from relattn.backends.triton.host.pack import every_width_of, pack, widths_of
 from relattn.backends.triton.host.ready import keep, recall
 
 MAX_QUERIES = 8
@@ -66,7 +66,7 @@ def _launch(kernel: Any, programs: int, arguments: tuple, constants: dict[str, i
 def _num_splits(call: Call) -> int:
     """The number of splits: enough to keep a large GPU busy, each with enough keys for a program."""
     rows = call.query.shape[:3].numel()
-    lowest, highest = visible_offsets(call)
+    lowest, highest = call.visible_offsets
     keys = min(call.key.shape[2], max(highest - lowest + 1, 0))
     return max(min(PROGRAMS // rows, math.ceil(keys / KEYS_PER_SPLIT), MAX_SPLITS), 1)
 

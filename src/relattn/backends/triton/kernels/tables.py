@@ -17,7 +17,7 @@ from torch import Tensor
 from relattn.backends.triton.device.backward_inputs import BackwardInputs, Sides
 from relattn.backends.triton.host.call import Call, Table
 from relattn.backends.triton.host.kernel_args import KernelArgs
-from relattn.backends.triton.host.pack import visible_offsets, wanted_tables
+from relattn.backends.triton.host.pack import wanted_tables
 from relattn.backends.triton.host.tile_configs import has_room_for_all_tables
 from relattn.backends.triton.kernels.diagonals import Diagonals, Sums, SumsMemory
 from relattn.equation.problem import TABLES
@@ -97,7 +97,7 @@ def sums_of_tables(
 def _visible_extent(call: Call, table: Table) -> tuple[int, int]:
     """The first visible offset among the table's rows, and the offset after the last."""
     assert isinstance(table.first, int)
-    lowest, highest = visible_offsets(call)
+    lowest, highest = call.visible_offsets
     return max(table.first, lowest), min(table.first + table.values.shape[1], highest + 1)
 
 
