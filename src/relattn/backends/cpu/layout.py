@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
-from relattn.equation.problem import Axis, Problem
+from relattn.equation.problem import Axis, Differentiable, PerAxis, PerTable, Problem
 from relattn.equation.tables import OffsetTable
 from relattn.positions.positions import Positions
 
@@ -41,17 +40,7 @@ class Outputs(NamedTuple):
     total: Tensor | None
 
 
-class AxisGradients(NamedTuple):
-    """The outputs of the backward pass for an axis; None where a gradient is not wanted."""
-
-    relative_query: Tensor | None
-    relative_keys: Tensor | None
-    relative_queries: Tensor | None
-    relative_values: Tensor | None
-    bias: Tensor | None
-
-
-NO_AXIS_GRADIENTS = AxisGradients(None, None, None, None, None)
+NO_AXIS_GRADIENTS = PerAxis[Tensor | None](None, PerTable(None, None, None, None))
 
 
 class Gradients(NamedTuple):
@@ -61,12 +50,7 @@ class Gradients(NamedTuple):
 
     output: Tensor
     lse: Tensor
-    query: Tensor | None
-    key: Tensor | None
-    value: Tensor | None
-    explicit_mask: Tensor | None
-    key_bias: Tensor | None
-    axes: Sequence[AxisGradients]
+    found: Differentiable[Tensor | None]
 
 
 def packed(
@@ -89,7 +73,7 @@ def packed(
     batch, heads, queries, width = query.shape
     _, key_heads, keys, value_width = value.shape
     pairs = batch, heads, queries, keys
-    by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.axes
+    by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.found.axes
     call = bytearray(CALL.size + AXIS.size * len(others))
     for n, axis in enumerate(others):
         AXIS.pack_into(call, CALL.size + AXIS.size * n, *_axis(axis, inputs.axes[n + 1], by_axis[n + 1], NO_LIMITS))
@@ -110,12 +94,12 @@ def packed(
     return call
 
 
-def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
+def _axis(axis: Axis, inputs: AxisInputs, gradients: PerAxis[Tensor | None], limits: tuple[int, int]) -> list[int]:
     """limits: the limits of explicit positions."""
     relative_query = inputs.relative_query
     fields = list(_rows(relative_query))
     asks = axis.relative_query is None or in_bfloat16(axis.relative_query)
-    for values, table, gradient in zip(inputs[1:5], axis[2:], gradients[1:], strict=True):
+    for values, table, gradient in zip(inputs[1:5], axis[2:], gradients.tables, strict=True):
         fields += NO_BAND if values is None or table is None else _band(values, table, gradient, of_pairs=asks)
     fields += [0 if relative_query is None else relative_query.shape[3], _at(gradients.relative_query)]
     fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
@@ -142,10 +126,10 @@ def _lists(inputs: AxisInputs) -> tuple[int, ...]:
 
 
 def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
-    by_mask = gradients.explicit_mask
+    query, key, value, by_mask, key_bias, _ = gradients.found
     return (
-        *_rows(gradients.output), _at(gradients.lse), *(_at(tensor) for tensor in gradients[2:5]), _at(by_mask),
-        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), _at(gradients.key_bias),
+        *_rows(gradients.output), _at(gradients.lse), _at(query), _at(key), _at(value), _at(by_mask),
+        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), _at(key_bias),
     )  # fmt: skip
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relattn.backends.problem_arguments import on_axis
-from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.problem_operator import Answers, Forward, finished, operator_of
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.lowering import call_of
 from relattn.backends.triton.host.padding import of_seeing_rows, with_padding, without_padding
 from relattn.equation.philox import seed_of
-from relattn.equation.problem import Problem
+from relattn.equation.problem import Differentiable, Problem
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
@@ -33,42 +32,28 @@ def _forward(problem: Problem, seed: Tensor | None) -> Forward:
     return answers._replace(output=answers.output.to(problem.output_dtype), lse=lse)
 
 
-def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
-    """The gradients that `wanted` names, each in the dtype of its tensor."""
-    whole_call, tensors = call_of(problem, seed), _tensors_of(problem)
+def _backward(
+    problem: Problem, seed: Tensor | None, answers: Answers, wanted: Differentiable[bool]
+) -> Differentiable[Tensor | None]:
+    """The gradients, those of tables, mask and key bias where they are wanted; None for zeros."""
+    whole_call = call_of(problem, seed)
     call = without_padding(whole_call)
     if _has_no_pair(call):
-        return {name: torch.zeros_like(tensors[name]) for name in wanted}
+        return Differentiable.of([None] * len(problem.leaves()))
     from relattn.backends.triton.kernels.backward import backward
 
     by_output, by_lse = of_seeing_rows(call, answers.maximum, answers.output_gradient, answers.lse_gradient)
     with torch.cuda.device_of(call.query):  # kernels run on the current device
         output = answers.output.to(call.output_dtype)
         answers = answers._replace(output=output, output_gradient=by_output, lse_gradient=by_lse)
-        by_name = backward(call, answers, wanted)._asdict()
-    gradients = by_name.pop("axes") | {name: gradient for name, gradient in by_name.items() if gradient is not None}
-    for name in ("key", "value"):
-        gradients[name] = with_padding(whole_call, gradients[name])
-    for name in ("key_bias", "explicit_mask"):
-        numbers, whole = gradients.get(name), getattr(whole_call, name)
-        if numbers is not None and numbers.shape != whole.shape:
-            gradients[name] = with_padding(whole_call, numbers.unsqueeze(-1)).squeeze(-1)
-    if "key_bias" in gradients:
-        gradients["key_bias"] = gradients["key_bias"].sum_to_size(tensors["key_bias"].shape)
-    unused = {name: torch.zeros_like(tensors[name]) for name in wanted - gradients.keys()}  # an r without tables
-    return unused | {name: gradients[name].to(tensors[name].dtype) for name in wanted & gradients.keys()}
-
-
-def _tensors_of(problem: Problem) -> dict[str, Tensor]:
-    """The tensors that may have a gradient, by name."""
-    tensors = {
-        "query": problem.query, "key": problem.key, "value": problem.value,
-        "explicit_mask": problem.mask.pairs, "key_bias": problem.key_bias,
-    }  # fmt: skip
-    for n, axis in enumerate(problem.axes):
-        tensors[on_axis("relative_query", n)] = axis.relative_query
-        tensors |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
-    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        found = backward(call, answers, wanted)
+    query, key, value, *numbers, axes = found
+    for n, whole in enumerate((whole_call.explicit_mask, whole_call.key_bias)):
+        if (gradient := numbers[n]) is not None and whole is not None and gradient.shape != whole.shape:
+            numbers[n] = with_padding(whole_call, gradient.unsqueeze(-1)).squeeze(-1)
+    assert key is not None and value is not None
+    key, value = with_padding(whole_call, key), with_padding(whole_call, value)
+    return Differentiable(query, key, value, numbers[0], numbers[1], axes)
 
 
 def _has_no_pair(call: Call) -> bool:
@@ -85,6 +70,7 @@ def part(problem: Problem) -> Forward:
     return _forward(problem.replace(for_backward=True), seed_of(problem, problem.query.device))
 
 
-def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+def gradients(problem: Problem, answers: Answers, wanted: Differentiable[bool]) -> Differentiable[Tensor | None]:
     """A part's share of the gradients of a call, whose answers are given."""
-    return _backward(problem, seed_of(problem, problem.query.device), answers, set(wanted))
+    seed = seed_of(problem, problem.query.device)
+    return finished(problem, wanted, _backward(problem, seed, answers, wanted))

@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.host.call import FARTHEST, WIDEST, farthest_offset, farthest_row
 from relattn.equation.problem import Axis, Problem
 from relattn.interception import constant_in_graphs
@@ -40,8 +39,9 @@ def _of_the_call(problem: Problem) -> list[str]:
     reasons = []
     operands: dict[str, torch.Tensor | None] = {"query": problem.query, "key": problem.key, "value": problem.value}
     for number, axis in enumerate(problem.axes):
-        operands[on_axis("relative_query", number)] = axis.relative_query
-        operands |= {on_axis(name, number): table.values for name, table in axis.tables().items()}
+        of_axis = f" of axis {number}" if number else ""
+        operands["relative_query" + of_axis] = axis.relative_query
+        operands |= {name + of_axis: table.values for name, table in axis.tables().items()}
     tensors = {name: tensor for name, tensor in operands.items() if tensor is not None}
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
     if double:
