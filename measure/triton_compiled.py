@@ -21,7 +21,7 @@ import torch
 
 from relattn import grid
 from relattn.backends.triton.host import tile_configs
-from relattn.backends.triton.host.call import Call, Gradients
+from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import widths_of
 from relattn.backends.triton.kernels import backward, forward, keys, ordered_launch
 from relattn.cli.machine import versions
@@ -160,7 +160,7 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     """
     forward_launch, *fused = launches(call, False, capability)
     named = {"forward": forward_launch}
-    if not tile_configs.is_in_order(call, capability, Gradients._fields):
+    if not tile_configs.is_in_order(call, capability, every_gradient_of(call)):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     in_order = launches(call, True, capability)[1:]
     return named | {f"{each.kernel.__name__.removesuffix('_kernel')}, in order": each for each in in_order}

@@ -17,7 +17,7 @@ from relattn.call import Options, checked, request
 from relattn.checks.positions import places_of
 from relattn.distributed.merge import Merged
 from relattn.distributed.part import part_of, sees
-from relattn.equation.problem import Problem
+from relattn.equation.problem import TABLES, Differentiable, Problem
 from relattn.positions.positions import limits
 from tests import seeds
 
@@ -67,8 +67,10 @@ def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
     output, lse = BACKENDS["dense"].run(problem)
     assert lse is not None
     by_output, by_lse = normal("dO", *output.shape).detach(), normal("dlse", *lse.shape).detach()
-    leaves = {"query": problem.query, "key": problem.key, "value": problem.value}
-    leaves |= {table: held.values for table, held in problem.sequence().tables().items()}
+    names = [*Differentiable._fields[:5], "relative_query", *TABLES]
+    every = dict(zip(names, problem.leaves(), strict=True))
+    leaves = {name: leaf for name, leaf in every.items() if leaf is not None and leaf.requires_grad}
+    wanted = Differentiable.of([name in leaves for name in names])
     expected = torch.autograd.grad((output, lse), list(leaves.values()), (by_output, by_lse))
 
     merged = Merged.of_nothing([problem])
@@ -87,10 +89,10 @@ def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
         answers = answer[0], merged.maximum, merged.total, by_output, by_lse
         for queries, keys, part in parts:
             of_queries = Answers(*(given[:, :, queries] for given in answers))
-            found = runs.gradients(part, of_queries, list(leaves))
-            for table, gradient in found.items():
-                place = sums[table]
-                if table == "query":
+            found = dict(zip(names, runs.gradients(part, of_queries, wanted).leaves(), strict=True))
+            assert {name for name, gradient in found.items() if gradient is not None} == set(leaves)
+            for table, place in sums.items():
+                if table in ("query", "relative_query"):
                     place = place[:, :, queries]
                 elif table in ("key", "value"):
                     place = place[:, :, keys]
@@ -98,7 +100,7 @@ def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
                     whole, narrow = problem.sequence().tables()[table], part.sequence().tables()[table]
                     at = narrow.first - whole.first
                     place = place[:, at : at + narrow.num_rows]
-                place += gradient
+                place += found[table]
     torch.testing.assert_close(answer[0], output.detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(answer[1], lse.detach(), rtol=1e-4, atol=1e-5)
     for (table, found), truth in zip(sums.items(), expected, strict=True):

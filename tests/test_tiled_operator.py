@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from relattn import relative_attention
-from relattn.backends import problem_arguments, problem_operator
+from relattn.backends import problem_operator
+from relattn.backends.problem_arguments import flat
 from relattn.backends.tiled import TiledBackend
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Problem
@@ -25,8 +26,10 @@ from tests.contract.calls import assert_equal, gradients, self_attention
 from tests.contract.cases import CASES, disentangled, shaw, t5
 from tests.contract.operators import (
     LAYOUTS,
+    assert_all_is_given,
     assert_double_backward_is_refused,
     assert_vmap_is_refused,
+    backward_arguments,
     laid_out,
     operator_arguments,
 )
@@ -84,29 +87,14 @@ def test_the_operator_passes_opcheck(kind: str, monkeypatch) -> None:
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_backward_operator_passes_opcheck(kind: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
-    arguments = call_of(kind, monkeypatch)
-    named = problem_arguments.tensors_of(problem_arguments.named(arguments))
-    wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
-    assert {"query", "key", "value"} <= set(wanted)
-    with torch.no_grad():
-        answers = torch.ops.relattn.tiled(*arguments)
-        output, lse, highest, total = answers
-    cotangents = [torch.randn_like(output), torch.randn_like(lse)]
-    detached = torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, arguments)
-    torch.library.opcheck(
-        torch.ops.relattn.tiled_backward.default,
-        (output, highest, total, *cotangents, wanted, *detached),
-        test_utils=("test_schema", "test_faketensor"),
-    )
+    given = backward_arguments(torch.ops.relattn.tiled, call_of(kind, monkeypatch))
+    utils = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.relattn.tiled_backward.default, given, test_utils=utils)
 
 
 def test_every_kind_of_argument_is_checked(monkeypatch) -> None:
     """A new argument of the operator needs a call that gives it."""
-    calls = [call_of(kind, monkeypatch) for kind in CALLS]
-    names = [argument.name for argument in torch.ops.relattn.tiled.default._schema.arguments]
-    given = [{name for name, value in zip(names, call, strict=True) if value is not None} for call in calls]
-    assert set.union(*given) == set(names)
-    assert {"relative_query", "starts_tensor", "seed", "lowest"}.isdisjoint(set.intersection(*given))
+    assert_all_is_given([call_of(kind, monkeypatch) for kind in CALLS])
 
 
 def test_a_start_on_the_cpu_goes_to_the_query_s_device() -> None:
@@ -115,8 +103,7 @@ def test_a_start_on_the_cpu_goes_to_the_query_s_device() -> None:
     for start, other in ((torch.tensor(7), 0), (torch.tensor(7), torch.tensor(2, device="meta"))):
         positions = Positions(ContiguousPositions(start), ContiguousPositions(other), 3, 5, query.device)
         problem = Problem(query, key, key, (Axis(positions),), Mask(positions), 1.0, query.dtype)
-        starts = problem_arguments.named(problem_arguments.flat(problem, None))["starts_tensor"]
-        assert starts.device == query.device
+        assert {tensor.device for tensor in flat(problem, None).tensors} == {query.device}
 
 
 # --- what it refuses

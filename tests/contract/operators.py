@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from relattn import UnsupportedError, relative_attention
+from relattn.backends.problem_arguments import CONSTANTS, PLACES, problem_of
+from relattn.equation.problem import TABLES
 from tests.contract.subject import INPUTS, Subject
 
 LAYOUTS = {
@@ -36,9 +38,38 @@ def operator_arguments(operator: Any, backend: str, subject: Subject, dropout_p:
 
     monkeypatch.setattr(operator, "flat", record)
     relative_attention(**subject.arguments(), backend=backend, dropout_p=dropout_p)
-    return torch.utils._pytree.tree_map_only(
-        Tensor, lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad), recorded[0]
-    )
+    tensors, *others = recorded[0]
+    return [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors], *others
+
+
+def backward_arguments(operator: Any, arguments: tuple) -> tuple:
+    """What the backward operator gets for all gradients of a call with these arguments of the forward operator."""
+    tensors, *others = arguments
+    wanted = [n for n, tensor in enumerate(tensors) if tensor.requires_grad]
+    assert wanted[:3] == [0, 1, 2]
+    detached = [tensor.detach() for tensor in tensors], *others
+    output, lse, maximum, total = operator(*detached)
+    return output, maximum, total, torch.randn_like(output), torch.randn_like(lse), wanted, *detached
+
+
+OPTIONAL = {
+    "relative_query", *TABLES, "pairs", "key_bias", "key_mask", "segments", "softcap", "lowest", "highest", "seed"
+}  # fmt: skip
+
+
+def assert_all_is_given(calls: Sequence[tuple]) -> None:
+    """Each kind of part is in one of these calls of an operator, and what may be absent is absent in another."""
+    words = {word.split("/")[0] for *_, words in calls for word in words.split(" ")}
+    dtypes = {word for word, constant in CONSTANTS.items() if isinstance(constant, torch.dtype)}
+    assert words >= {"tensor", "int", "float", "tuple", *PLACES, *CONSTANTS} - dtypes - {"False"}
+    given = []
+    for call in calls:
+        problem, seed = problem_of(*call)
+        axis = problem.sequence()
+        parts = problem._asdict() | problem.mask._asdict() | axis._asdict() | vars(axis.positions) | {"seed": seed}
+        given.append({name for name in OPTIONAL if parts[name] is not None})
+    assert set.union(*given) == OPTIONAL
+    assert not set.intersection(*given)
 
 
 def assert_vmap_is_refused(name: str, kind: type, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> None:

@@ -34,6 +34,7 @@ from tests.contract.check import by_formula, compare, expect
 from tests.contract.operators import (
     LAYOUTS,
     assert_vmap_is_refused,
+    backward_arguments,
     laid_out,
     operator_arguments,
 )
@@ -206,14 +207,9 @@ def test_the_operators_pass_opcheck(kind: str, monkeypatch) -> None:
     subject = make_subject(CASES[name], Setting(2, 4, 2, 5, 6, 4, 3, **changes, seed=seeds.seed(kind)), "float32")
     arguments = operator_arguments(problem_operator, "native", subject, 0.0, monkeypatch)
     torch.library.opcheck(torch.ops.relattn.native.default, arguments)
-    named = dict(zip(problem_operator.DIFFERENTIABLE, arguments, strict=False))
-    wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
-    assert {"query", "key", "value"} <= set(wanted)
-    with torch.no_grad():
-        output, lse, maximum, total = torch.ops.relattn.native(*arguments)
-    given = (output, maximum, total, torch.randn_like(output), torch.randn_like(lse), wanted, *arguments)
-    utils = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(torch.ops.relattn.native_backward.default, given, test_utils=utils[:2])
+    given = backward_arguments(torch.ops.relattn.native, arguments)
+    utils = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.relattn.native_backward.default, given, test_utils=utils)
 
 
 @pytest.mark.graphs

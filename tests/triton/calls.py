@@ -1,14 +1,14 @@
 """Calls of tensors without memory, for what needs their shapes alone, and the GPUs that they are compiled for."""
 
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward
-from relattn.backends.triton.host.call import Call, Gradients, ListedAxis, Table
-from relattn.equation.problem import TABLES, Part
+from relattn.backends.triton.host.call import Call, ListedAxis, Table
+from relattn.equation.problem import TABLES, Differentiable, Part
 from relattn.positions.explicit import ExplicitPositions
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
@@ -70,10 +70,30 @@ def launching() -> tuple[ModuleType, ...]:
     return forward, backward, keys, ordered_launch
 
 
-def every_gradient_of(call: Call) -> set[str]:
-    """The names of all gradients that the backward pass may be asked for."""
-    of_axes = (on_axis(name, axis.number) for axis in call.axes for name in ("relative_query", *TABLES))
-    return {*Gradients._fields, *of_axes}
+def on_axis(name: str, number: int) -> str:
+    """A name for what the axis of that number has; unchanged on the sequence."""
+    return f"{name} of axis {number}" if number else name
+
+
+def gradient_names(axes: int) -> list[str]:
+    """Of the leaves of a problem with so many axes."""
+    of_axes = (on_axis(name, n) for n in range(axes) for name in ("relative_query", *TABLES))
+    return [*Differentiable._fields[:5], *of_axes]
+
+
+def every_gradient_of(call: Call) -> Differentiable[bool]:
+    """All that the backward pass may be asked for."""
+    return some_gradients_of(call, gradient_names(num_axes(call)))
+
+
+def some_gradients_of(call: Call, names: Collection[str]) -> Differentiable[bool]:
+    """Those with these names."""
+    return Differentiable.of([name in names for name in gradient_names(num_axes(call))])
+
+
+def num_axes(call: Call) -> int:
+    """Of the call's problem, up to its last listed axis."""
+    return 1 + max((axis.number for axis in call.axes), default=0)
 
 
 def answered(found: Forward, by_output: torch.Tensor, by_lse: torch.Tensor) -> Answers:

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="Triton is a package for Linux")
 from relattn.backends.triton.host import tile_configs
 from relattn.backends.triton.host.call import Call
 from relattn.equation.problem import TABLES
-from tests.triton.calls import meta_axis, meta_call, numbers
+from tests.triton.calls import every_gradient_of, meta_axis, meta_call, numbers, some_gradients_of
 
 compiling = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
 HOPPER = tile_configs.HOPPER
@@ -120,10 +120,10 @@ def test_the_fixed_order_is_taken_where_it_is_faster(
 
     monkeypatch.setattr(backward, "architecture_of", lambda call: arch)
     call = meta_call(("bias",), 33, width=128)
-    assert backward.is_deterministic(call, TABLES) == expected
-    assert not backward.is_deterministic(replace(call, softcap=30.0), TABLES)
+    assert backward.is_deterministic(call, every_gradient_of(call)) == expected
+    assert not backward.is_deterministic(replace(call, softcap=30.0), every_gradient_of(call))
     shared = replace(call, key=call.key[:, :2], value=call.value[:, :2])
-    assert not backward.is_deterministic(shared, TABLES), "heads share keys"
+    assert not backward.is_deterministic(shared, every_gradient_of(call)), "heads share keys"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,8 @@ def test_the_fixed_order_is_taken_where_it_is_faster(
     [(512, 64, TABLES, True), (513, 64, TABLES, False), (513, 64, ("query",), True), (8191, 128, TABLES, True)],
 )
 def test_the_gradient_by_many_rows_of_a_bias(rows: int, width: int, wanted: tuple[str, ...], expected: bool) -> None:
-    assert tile_configs.is_in_order(meta_call(("bias",), rows, width=width), HOPPER, wanted) == expected
+    call = meta_call(("bias",), rows, width=width)
+    assert tile_configs.is_in_order(call, HOPPER, some_gradients_of(call, wanted)) == expected
 
 
 @compiling

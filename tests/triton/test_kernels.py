@@ -13,16 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.host.call import Call, ListedAxis, Table
-from relattn.equation.problem import Part
+from relattn.equation.problem import Differentiable, Part
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.grid import GridPositions
 from tests.oracle.budget import EPS, REFUSAL_CHANCE, assert_within_budget, max_error
 from tests.oracle.philox import dropout_factors
 from tests.triton import everywhere
-from tests.triton.calls import answered, every_gradient_of
+from tests.triton.calls import answered, every_gradient_of, gradient_names, on_axis, some_gradients_of
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -356,11 +355,11 @@ def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypat
     call = make_call(lengths=(5, 6))
     by_output, by_lse = random_cotangents(call)
     answers = answered(forward(call), by_output, by_lse)
-    found = backward(call, answers, wanted={"query", "bias"})
-    every = backward(call, answers)
+    found = backward(call, answers, some_gradients_of(call, {"query", "bias"})).axes[0].tables
+    every = backward(call, answers, every_gradient_of(call)).axes[0].tables
     assert found.bias is not None and every.bias is not None
     torch.testing.assert_close(found.bias, every.bias, **({"rtol": 0, "atol": 0} if ordered else {}))
-    assert [found.relative_keys, found.relative_queries, found.relative_values] == [None] * 3
+    assert found[:3] == (None, None, None)
 
 
 WANTED = {
@@ -386,8 +385,10 @@ def test_wanted_tables_of_axes_get_theirs(
     call = make_call(lengths=(5, 6), axes=axes, tables=("bias",))
     cotangents = random_cotangents(call)
     expected = run(call, *cotangents)
-    found = backward(call, answered(forward(call), *cotangents), wanted={"query", *WANTED[kind]}).axes
-    assert set(found) - {on_axis("relative_query", n) for n in (1, 2)} == set(WANTED[kind])
+    wanted = some_gradients_of(call, {"query", *WANTED[kind]})
+    found = named(backward(call, answered(forward(call), *cotangents), wanted))
+    tables = {on_axis(name, n) for name in TABLES for n in range(3)}
+    assert tables & set(found) == set(WANTED[kind])
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], msg=name)
 
@@ -458,8 +459,13 @@ def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
 
     answers = forward(call)
     gradients = backward(call, answered(answers, by_output, by_lse), every_gradient_of(call))
-    found = {"output": answers.output, "lse": answers.lse} | gradients._asdict()
-    return {name: answer for name, answer in found.items() if isinstance(answer, Tensor)} | gradients.axes
+    return {"output": answers.output, "lse": answers.lse} | named(gradients)
+
+
+def named(gradients: Differentiable[Tensor | None]) -> dict[str, Tensor]:
+    """Those that are there, by name."""
+    by_name = zip(gradient_names(len(gradients.axes)), gradients.leaves(), strict=True)
+    return {name: gradient for name, gradient in by_name if gradient is not None}
 
 
 def equation(

@@ -13,13 +13,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from relattn import ShawEmbedding, T5Bias, UnsupportedError, attention_and_lse, relative_attention
 from relattn.backends import problem_operator
-from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES, flat
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.host.lowering import call_of as call_of_problem
 from tests.contract.axes import AXES_CASES
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES
-from tests.contract.operators import assert_double_backward_is_refused, assert_vmap_is_refused, operator_arguments
+from tests.contract.operators import (
+    assert_all_is_given,
+    assert_double_backward_is_refused,
+    assert_vmap_is_refused,
+    backward_arguments,
+    operator_arguments,
+)
 from tests.contract.places import Place, started
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
@@ -74,29 +79,15 @@ def test_the_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> Non
 @every_call
 def test_the_backward_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
-    arguments = call_of(kind, device, monkeypatch)
-    named = {name: value for name, value in zip(NAMES, arguments, strict=True) if name in DIFFERENTIABLE}
-    wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
-    assert {"query", "key", "value"} <= set(wanted)
-    detached = torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, arguments)
-    output, lse, *numbers = torch.ops.relattn.triton(*detached)
-    cotangents = torch.randn_like(output), torch.randn_like(lse)
-    torch.library.opcheck(
-        torch.ops.relattn.triton_backward.default,
-        (output, *numbers, *cotangents, wanted, *detached),
-        test_utils=("test_schema", "test_faketensor"),
-    )
+    given = backward_arguments(torch.ops.relattn.triton, call_of(kind, device, monkeypatch))
+    utils = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.relattn.triton_backward.default, given, test_utils=utils)
 
 
 @everywhere
 def test_every_kind_of_argument_is_checked(device: str, monkeypatch) -> None:
     """A new argument of the operator needs a call that gives it."""
-    calls = [call_of(kind, device, monkeypatch) for kind in CALLS]
-    given = [
-        {name for name, value in zip(NAMES, call, strict=True) if value is not None and value != []} for call in calls
-    ]
-    assert set.union(*given) == set(NAMES)
-    assert {"relative_query", "explicit_mask", "seed", "lowest"}.isdisjoint(set.intersection(*given))
+    assert_all_is_given([call_of(kind, device, monkeypatch) for kind in CALLS])
 
 
 @everywhere

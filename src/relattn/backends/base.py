@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.problem_operator import Answers, Forward
-from relattn.equation.problem import Problem
+from relattn.equation.problem import Differentiable, Problem
 
 
 class Backend(Protocol):
@@ -44,8 +44,10 @@ class MergingBackend(Backend, Protocol):
         """The part's own answers."""
         ...
 
-    def gradients(self, problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
-        """The part's share of the gradients that `wanted` names, as in `problem_arguments.tensors_of`.
+    def gradients(
+        self, problem: Problem, answers: Answers, wanted: Differentiable[bool]
+    ) -> Differentiable[Tensor | None]:
+        """The part's share of the wanted gradients, the others None.
 
         answers: those of the whole call, over the keys of all parts. A part has no softmax of its own: its weights are
         exp(S - maximum) / total.

@@ -13,14 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relattn.backends.problem_arguments import flat, named, tensors_of
+from relattn.backends.problem_arguments import flat
 from relattn.backends.problem_operator import Answers
 from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout
 from relattn.distributed.merge import Merged, merging
 from relattn.distributed.ring_backward import Backward
-from relattn.distributed.ring_schedule import RingSchedule, differentiable, part, tokens_of_share
+from relattn.distributed.ring_schedule import RingSchedule, part, tokens_of_share
 from relattn.equation.problem import Problem
 
 
@@ -34,9 +34,9 @@ def attend(
     backend: str,
 ) -> tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]:
     """O and lse of the pieces' problems, one after the other; each problem has the keys of all ranks."""
-    arguments = [named(flat(problem, None)) for problem in problems]
+    arguments = [flat(problem, None) for problem in problems]
     ring = RingSchedule(group, layout, key.shape[2], hops, merging(backend, problems), problems[0].seed, arguments)
-    tensors = [tensors_of(one)[name] for one in arguments for name in differentiable(one)]
+    tensors = [tensor for one in arguments for tensor in one.tensors]
     return _Ring.apply(ring, key, value, *tensors)  # pyright: ignore[reportReturnType]
 
 

@@ -6,6 +6,7 @@ A backend gives the gradients of each part, from the answers of the whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -13,8 +14,9 @@ from torch import Tensor
 from relattn.backends.problem_operator import Answers
 from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Passing
-from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, differentiable, part, tokens_of_share
+from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, part, tokens_of_share
 from relattn.distributed.sums import Sums, zeros_like
+from relattn.equation.problem import Differentiable
 
 
 class Backward:
@@ -40,7 +42,7 @@ class Backward:
         self.answers = [ring.by_piece(answer) for answer in answers]
         needs = iter(needs_grad[2:])
         self.sums = [
-            Sums(problem, [name for name in differentiable(arguments) if next(needs)], differentiable(arguments))
+            Sums(problem, list(islice(needs, len(arguments.tensors))))
             for arguments, problem in zip(ring.arguments, self.problems, strict=True)
         ]
         travels = [name for name, one in zip(CHUNK, needs_grad, strict=False) if one]
@@ -81,7 +83,7 @@ class Backward:
                     self._settle(step)
                     settled = True
                 for name, total in zip(self.home, self.here, strict=True):
-                    total[:, :, meeting.place] += gradients[name]
+                    total[:, :, meeting.place] += getattr(gradients, name)
                 del gradients  # before the next part has its own
             if not settled:
                 self._settle(step)
@@ -89,13 +91,14 @@ class Backward:
                 self.chunk, self.coming = self.coming.wait(), None
                 self.following, self.here = ring.group.pass_on(self.here), []
 
-    def _gradients(self, meeting: Meeting) -> dict[str, Tensor]:
+    def _gradients(self, meeting: Meeting) -> Differentiable[Tensor | None]:
         """The gradients of a meeting; those of the queries' side are added up."""
         problem = part(self.problems[meeting.number], meeting, self.chunk)
         sums = self.sums[meeting.number]
         with without_autocast(problem.query):
             answers = Answers(*(of[meeting.number][:, :, meeting.queries] for of in self.answers))
-            gradients = self.ring.backend.gradients(problem, answers, [*self.home, *sums.wanted])
+            wanted = sums.wanted._replace(**dict.fromkeys(self.home, True))
+            gradients = self.ring.backend.gradients(problem, answers, wanted)
         sums.add(problem, meeting.queries, meeting.keys, gradients)
         return gradients
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from relattn.backends.base import MergingBackend
-from relattn.backends.problem_arguments import problem_of, tensors_of, with_tensors
+from relattn.backends.problem_arguments import Arguments, problem_of
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces
 from relattn.distributed.part import part_of, sees
@@ -44,7 +45,7 @@ class RingSchedule:
 
     group, layout: the ranks and their layout; each rank holds `keys` keys. hops: how many times a chunk is passed on.
         backend: of all parts, for each holds maxima and totals in its own base. seed: the seed of dropout. arguments:
-        each piece's problem as the operators' arguments, by name.
+        each piece's problem as an operator's arguments.
     """
 
     group: Group
@@ -53,11 +54,11 @@ class RingSchedule:
     hops: int
     backend: MergingBackend
     seed: int | None
-    arguments: list[dict[str, Any]]
+    arguments: list[Arguments]
 
     def by_piece(self, rows: Tensor) -> tuple[Tensor, ...]:
         """What belongs to the queries of each piece."""
-        return rows.split([arguments["query"].shape[2] for arguments in self.arguments], dim=2)
+        return rows.split([arguments.tensors[0].shape[2] for arguments in self.arguments], dim=2)
 
     def rounds(self) -> list[tuple[slice, ...]]:
         """For each round, the keys that a rank gives from each of its pieces."""
@@ -91,20 +92,14 @@ class RingSchedule:
         return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
     def problems(self, tensors: Sequence[Tensor]) -> list[Problem]:
-        """Each piece's problem, with these tensors in the order of `differentiable`."""
+        """Each piece's problem, with these tensors, those of one piece after the other."""
         values, problems = iter(tensors), []
         for arguments in self.arguments:
-            by_name = {name: next(values) for name in differentiable(arguments)}
-            problem = problem_of(**with_tensors(arguments, by_name)).replace(seed=self.seed)
+            problem, _ = problem_of(list(islice(values, len(arguments.tensors))), *arguments[1:])
+            problem = problem.replace(seed=self.seed)
             key_shift = None if problem.key_bias is None else lowered(problem)[1]  # once for all parts
             problems.append(problem.replace(key_shift=key_shift))
         return problems
-
-
-def differentiable(arguments: dict[str, Any]) -> list[str]:
-    """The names of a piece's tensors that may have a gradient, without the keys and values, which travel."""
-    by_name = tensors_of(arguments)
-    return [name for name, tensor in by_name.items() if tensor is not None and name not in CHUNK]
 
 
 def part(problem: Problem, meeting: Meeting, chunk: Sequence[Tensor]) -> Problem:

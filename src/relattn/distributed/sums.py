@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from relattn.backends.problem_arguments import flat, named, tensors_of
-from relattn.equation.problem import TABLES, Problem
-from relattn.equation.tables import wide
+from relattn.equation.problem import Differentiable, PerAxis, PerTable, Problem
+from relattn.equation.tables import OffsetTable, wide
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
@@ -17,36 +18,58 @@ def zeros_like(tensor: Tensor) -> Tensor:
 
 
 class Sums:
-    """The gradients of a piece's tensors: those that `wanted` names, among `names`."""
+    """The gradients of a piece's tensors, without keys and values, which travel; needed: for which of its operator's
+    tensors.
+    """
 
-    def __init__(self, problem: Problem, wanted: list[str], names: list[str]) -> None:
-        self.problem, self.wanted, self.names = problem, wanted, names
-        by_name = tensors_of(named(flat(problem, None)))
-        self.tensors = {name: tensor for name, tensor in by_name.items() if tensor is not None and name in wanted}
-        self.sums = {name: zeros_like(tensor) for name, tensor in self.tensors.items()}
+    def __init__(self, problem: Problem, needed: Sequence[bool]) -> None:
+        self.problem, asked = problem, iter(needed)
+        wanted = Differentiable.of([tensor is not None and next(asked) for tensor in problem.leaves()])
+        self.wanted = wanted._replace(key=False, value=False)
+        self.sums = Differentiable.of(
+            [
+                zeros_like(tensor) if one and tensor is not None else None
+                for one, tensor in zip(self.wanted.leaves(), problem.leaves(), strict=True)
+            ]
+        )
+        self.others = len(list(asked))
 
-    def add(self, part: Problem, queries: slice, keys: slice, gradients: dict[str, Tensor]) -> None:
+    def add(self, part: Problem, queries: slice, keys: slice, gradients: Differentiable[Tensor | None]) -> None:
         """Add the gradients of the part with these queries and keys."""
-        for name in self.wanted:
-            self._place(name, part, queries, keys).add_(wide(gradients[name]))
+        places = self._places(part, queries, keys).leaves()
+        for place, gradient in zip(places, gradients.leaves(), strict=True):
+            if place is not None and gradient is not None:
+                place.add_(wide(gradient))
 
     def gradients(self) -> list[Tensor | None]:
-        """The gradients in the order of `names`; None where no gradient is wanted."""
-        return [self.sums[name].to(self.tensors[name].dtype) if name in self.sums else None for name in self.names]
+        """The gradients of the operator's tensors; None where none is needed."""
+        pairs = zip(self.sums.leaves(), self.problem.leaves(), strict=True)
+        found = [None if one is None else one.to(tensor.dtype) for one, tensor in pairs if tensor is not None]
+        return [*found, *[None] * self.others]
 
-    def _place(self, name: str, part: Problem, queries: slice, keys: slice) -> Tensor:
-        """The part of a sum that a part of the problem has a gradient for."""
-        whole = self.sums[name]
-        if name.split(" of ")[0] in ("query", "relative_query"):  # on any axis
-            return whole[:, :, queries]
-        if name == "explicit_mask":
-            of_keys = whole if whole.shape[-1] == 1 else whole[..., keys]
-            return of_keys if whole.shape[-2] == 1 else of_keys[..., queries, :]
-        if name == "key_bias":
-            return whole[..., keys]
-        if name not in TABLES:
-            return whole
-        first, narrow = self.problem.sequence().tables()[name].first, part.sequence().tables()[name]
-        at = narrow.first - first
-        assert isinstance(at, int)
-        return whole[:, at : at + narrow.num_rows]
+    def _places(self, part: Problem, queries: slice, keys: slice) -> Differentiable[Tensor | None]:
+        """The parts of the sums that a part of the problem has gradients for."""
+        sums, axes = self.sums, []
+        for whole, narrow, of_axis in zip(self.problem.axes, part.axes, sums.axes, strict=True):
+            tables = [_rows(*each) for each in zip(of_axis.tables, whole[2:], narrow[2:], strict=True)]
+            axes.append(PerAxis(_of_queries(of_axis.relative_query, queries), PerTable(*tables)))
+        mask, bias = sums.explicit_mask, sums.key_bias
+        if mask is not None and mask.shape[-1] != 1:
+            mask = mask[..., keys]
+        if mask is not None and mask.shape[-2] != 1:
+            mask = mask[..., queries, :]
+        bias = None if bias is None else bias[..., keys]
+        return Differentiable(_of_queries(sums.query, queries), None, None, mask, bias, axes)
+
+
+def _of_queries(whole: Tensor | None, queries: slice) -> Tensor | None:
+    return None if whole is None else whole[:, :, queries]
+
+
+def _rows(whole: Tensor | None, table: OffsetTable | None, narrow: OffsetTable | None) -> Tensor | None:
+    """The rows that a narrower table has."""
+    if whole is None or table is None or narrow is None:
+        return None
+    at = narrow.first - table.first
+    assert isinstance(at, int)
+    return whole[:, at : at + narrow.num_rows]

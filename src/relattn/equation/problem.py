@@ -1,8 +1,12 @@
-"""Problem: everything that a backend receives."""
+"""Problem: everything that a backend receives; Differentiable: one for each of its tensors that may have a gradient.
+
+The same tree holds these tensors, whether their gradients are wanted, and the gradients.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -11,6 +15,8 @@ from torch import Tensor
 from relattn.equation.mask import Mask
 from relattn.equation.tables import OffsetTable
 from relattn.positions.positions import Positions
+
+T = TypeVar("T")
 
 TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 
@@ -103,10 +109,16 @@ class Problem(NamedTuple):
         """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
         if not torch.is_grad_enabled():
             return False
-        given = [self.query, self.key, self.value, self.mask.pairs, self.key_bias]
+        return any(tensor is not None and tensor.requires_grad for tensor in self.leaves())
+
+    def leaves(self) -> list[Tensor | None]:
+        """The tensors that may have a gradient, in the order of `Differentiable.leaves`; None where one is absent."""
+        leaves = [self.query, self.key, self.value, self.mask.pairs, self.key_bias]
         for axis in self.axes:
-            given += [axis.relative_query, *(table.values for table in axis[2:] if table is not None)]
-        return any(tensor is not None and tensor.requires_grad for tensor in given)
+            leaves.append(axis.relative_query)
+            for table in axis[2:]:
+                leaves.append(None if table is None else table.values)
+        return leaves
 
     def score_dtype(self) -> torch.dtype:
         """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""
@@ -139,3 +151,46 @@ class Problem(NamedTuple):
     def num_groups(self) -> int:
         """The number of query heads that share one key head."""
         return self.query.shape[1] // self.key.shape[1]
+
+
+class PerTable(NamedTuple, Generic[T]):
+    """One for each table of an axis, in the order of TABLES."""
+
+    keys: T
+    queries: T
+    values: T
+    bias: T
+
+
+class PerAxis(NamedTuple, Generic[T]):
+    """One for what an axis has: its own r, and the values of its tables."""
+
+    relative_query: T
+    tables: PerTable[T]
+
+
+class Differentiable(NamedTuple, Generic[T]):
+    """One for each tensor of a problem that may have a gradient."""
+
+    query: T
+    key: T
+    value: T
+    explicit_mask: T
+    key_bias: T
+    axes: Sequence[PerAxis[T]]
+
+    @classmethod
+    def of(cls, leaves: Sequence[T]) -> Differentiable[T]:
+        """The tree of these leaves, in the order of `leaves`."""
+        axes = []
+        for n in range(5, len(leaves), 5):
+            axes.append(PerAxis(leaves[n], PerTable(*leaves[n + 1 : n + 5])))
+        query, key, value, explicit_mask, key_bias = leaves[:5]
+        return cls(query, key, value, explicit_mask, key_bias, axes)
+
+    def leaves(self) -> list[T]:
+        """Those beside the axes, then r and the tables of each axis."""
+        leaves = list(self[:5])
+        for relative_query, tables in self.axes:
+            leaves += [relative_query, *tables]
+        return leaves

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.triton.calls import answered
+from tests.triton.calls import answered, every_gradient_of
 from tests.triton.test_kernels import make_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -46,7 +46,7 @@ def test_both_passes_take_the_same_weights(
     call = replace(call, query=query.to(dtype).contiguous(), key=key.to(dtype), value=unit)
     answers = forward(call)
     toward = answered(answers, unit[:, :, :QUERIES].contiguous(), torch.zeros(1, 1, QUERIES))
-    again = backward(call, toward).value[..., :QUERIES].mT
+    again = backward(call, toward, every_gradient_of(call)).value[..., :QUERIES].mT
     # Of a weight, at most 1: the power, the quotient and a sum; and in half precision its own two roundings.
     rounding = 8 * 2.0**-23 + (0.0 if dtype == torch.float32 else torch.finfo(dtype).eps)
     assert (answers.output - again).abs().max() <= rounding

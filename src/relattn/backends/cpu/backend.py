@@ -13,7 +13,7 @@ from relattn.backends.cpu.operator import gradients, part, run
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.equation.philox import seed_of
-from relattn.equation.problem import Problem
+from relattn.equation.problem import Differentiable, Problem
 from relattn.interception import constant_in_graphs
 from relattn.positions.certainty import statically_true
 
@@ -61,7 +61,9 @@ class NativeBackend:
         """The answers of a part of a call."""
         return part(problem)
 
-    def gradients(self, problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+    def gradients(
+        self, problem: Problem, answers: Answers, wanted: Differentiable[bool]
+    ) -> Differentiable[Tensor | None]:
         """A part's share of the gradients of a call, whose answers are given."""
         return gradients(problem, answers, wanted)
 

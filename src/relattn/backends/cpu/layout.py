@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
-from relattn.equation.problem import Axis, Problem
+from relattn.equation.problem import Axis, Differentiable, PerAxis, PerTable, Problem
 from relattn.equation.tables import OffsetTable
 
 FAR = 2**63 // 4
@@ -41,17 +40,7 @@ class Outputs(NamedTuple):
     total: Tensor | None
 
 
-class AxisGradients(NamedTuple):
-    """The outputs of the backward pass for an axis; None where a gradient is not wanted."""
-
-    relative_query: Tensor | None
-    relative_keys: Tensor | None
-    relative_queries: Tensor | None
-    relative_values: Tensor | None
-    bias: Tensor | None
-
-
-NO_AXIS_GRADIENTS = AxisGradients(None, None, None, None, None)
+NO_AXIS_GRADIENTS = PerAxis[Tensor | None](None, PerTable(None, None, None, None))
 
 
 class Gradients(NamedTuple):
@@ -61,12 +50,7 @@ class Gradients(NamedTuple):
 
     output: Tensor
     lse: Tensor
-    query: Tensor | None
-    key: Tensor | None
-    value: Tensor | None
-    explicit_mask: Tensor | None
-    key_bias: Tensor | None
-    axes: Sequence[AxisGradients]
+    found: Differentiable[Tensor | None]
 
 
 def packed(
@@ -93,7 +77,7 @@ def packed(
     pairs = batch, heads, queries, keys
     # Then the kernels may multiply them as bfloat16, although they are given as floats.
     in_bfloat16 = problem.query.dtype == problem.key.dtype == problem.value.dtype == torch.bfloat16
-    by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.axes
+    by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.found.axes
     call = bytearray(CALL.size + AXIS.size * len(others))
     for n, axis in enumerate(others):
         AXIS.pack_into(call, CALL.size + AXIS.size * n, *_axis(axis, inputs.axes[n + 1], by_axis[n + 1], NO_LIMITS))
@@ -115,12 +99,12 @@ def packed(
     return call
 
 
-def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
+def _axis(axis: Axis, inputs: AxisInputs, gradients: PerAxis[Tensor | None], limits: tuple[int, int]) -> list[int]:
     """limits: the limits of explicit positions."""
     r, by_r = inputs.relative_query, gradients.relative_query
     asks = axis.relative_query is None or axis.relative_query.dtype == torch.bfloat16
     fields = list(NO_ROWS if r is None else (r.data_ptr(), *r.stride()[:3]))
-    for values, table, gradient in zip(inputs[1:5], axis[2:], gradients[1:], strict=True):
+    for values, table, gradient in zip(inputs[1:5], axis[2:], gradients.tables, strict=True):
         fields += NO_BAND if values is None or table is None else _band(values, table, gradient, of_pairs=asks)
     fields += [0 if r is None else r.shape[3], 0 if by_r is None else by_r.data_ptr()]
     fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
@@ -146,10 +130,10 @@ def _lists(inputs: AxisInputs) -> tuple[int, ...]:
 
 
 def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
-    output, by_mask = gradients.output, gradients.explicit_mask
+    output, (query, key, value, by_mask, key_bias, _) = gradients.output, gradients.found
     return (
-        output.data_ptr(), *output.stride()[:3], *_at(*gradients[1:6]),
-        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), *_at(gradients.key_bias),
+        output.data_ptr(), *output.stride()[:3], *_at(gradients.lse, query, key, value, by_mask),
+        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), *_at(key_bias),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from relattn.backends.problem_operator import Answers, Forward
 from relattn.backends.tiled.base_two import LN_2
 from relattn.backends.tiled.operator import gradients, part, run
 from relattn.equation.philox import seed_of
-from relattn.equation.problem import Problem
+from relattn.equation.problem import Differentiable, Problem
 
 
 class TiledBackend:
@@ -36,6 +36,8 @@ class TiledBackend:
         """The answers of a part of a call."""
         return part(problem)
 
-    def gradients(self, problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+    def gradients(
+        self, problem: Problem, answers: Answers, wanted: Differentiable[bool]
+    ) -> Differentiable[Tensor | None]:
         """A part's share of the gradients of a call, whose answers are given."""
         return gradients(problem, answers, wanted)

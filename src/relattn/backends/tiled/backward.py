@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.problem_arguments import on_axis
-from relattn.backends.problem_operator import Answers
+from relattn.backends.problem_operator import Answers, Seed
 from relattn.backends.tiled.bands import Offsets
 from relattn.backends.tiled.base_two import LN_2, LOG2_E, weights_
 from relattn.backends.tiled.dropout import Dropout
@@ -27,84 +26,85 @@ from relattn.backends.tiled.scores import Call, Group, QueryTile
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
 from relattn.equation.mask import tile_of
-from relattn.equation.problem import Problem
+from relattn.equation.problem import TABLES, Differentiable, PerAxis, PerTable, Problem
+
+NO_TABLES = PerTable[Tensor | None](None, None, None, None)
 
 
 def backward(
-    problem: Problem, sizes: TileSizes, seed: Tensor | None, answers: Answers, wanted: set[str]
-) -> dict[str, Tensor]:
-    """The gradients that `wanted` names: by the problem's tensors, its tables' values, and its explicit mask.
-
-    Where r is q itself, "query" holds the sum of both gradients.
-    """
-    inputs = {
-        "query": problem.query,
-        "key": problem.key,
-        "value": problem.value,
-        **{on_axis("relative_query", number): axis.relative_query for number, axis in enumerate(problem.axes)},
-    }
-    sums = {
-        name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        for name, tensor in inputs.items()
-        if tensor is not None and name in wanted
-    }
-    explicit_mask = None
-    if "explicit_mask" in wanted:
-        assert problem.mask.pairs is not None
-        explicit_mask = torch.zeros(problem.mask.pairs.shape, dtype=problem.score_dtype(), device=problem.query.device)
-    key_bias = None
-    if "key_bias" in wanted:
-        key_bias = problem.query.new_zeros(*problem.query.shape[:2], problem.key.shape[2], dtype=problem.score_dtype())
+    problem: Problem, sizes: TileSizes, seed: Seed, answers: Answers, wanted: Differentiable[bool]
+) -> Differentiable[Tensor | None]:
+    """The gradients that are wanted. Where r is q itself, that by the query is the sum of both."""
+    sums = _memory(problem, wanted)
     call = Call.of(problem, sizes, gradients=wanted)
     dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):
-        group = _GroupGradients(Group.of(call, heads), sums, explicit_mask, key_bias)
+        group = _GroupGradients(Group.of(call, heads), sums)
         for queries in query_tiles(problem, sizes):
             tile = _TileGradients(group, queries, answers)
             for keys in key_chunks(problem, sizes, heads.batch, queries):
                 tile.add(keys, dropout)
             tile.write()
         group.write()
-    for number, axis in enumerate(problem.axes):
-        for name, table in axis.tables().items():
-            if on_axis(name, number) in wanted:
-                sums[on_axis(name, number)] = call.bands[number][name].table_gradient(table)
-    if explicit_mask is not None:
-        assert problem.mask.pairs is not None
-        sums["explicit_mask"] = explicit_mask.to(problem.mask.pairs.dtype)
-    if key_bias is not None:
-        assert problem.key_bias is not None
-        sums["key_bias"] = key_bias.sum_to_size(problem.key_bias.shape).to(problem.key_bias.dtype)
-    return sums
+    axes = []
+    for axis, bands, asked, held in zip(problem.axes, call.bands, wanted.axes, sums.axes, strict=True):
+        tables = [
+            bands[name].table_gradient(table) if one and table is not None else None
+            for name, table, one in zip(TABLES, axis[2:], asked.tables, strict=True)
+        ]
+        axes.append(held._replace(tables=PerTable(*tables)))
+    return sums._replace(axes=axes)
+
+
+def _memory(problem: Problem, wanted: Differentiable[bool]) -> Differentiable[Tensor | None]:
+    """Where all gradients but the tables' add up. The mask's and the key bias's, which has every head, are zeros in the
+    dtype of the scores.
+    """
+
+    def empty(tensor: Tensor | None, is_wanted: bool) -> Tensor | None:
+        if tensor is None or not is_wanted:
+            return None
+        return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+    dtype, query, mask = problem.score_dtype(), problem.query, problem.mask.pairs
+    axes = [
+        PerAxis(empty(axis.relative_query, one.relative_query), NO_TABLES)
+        for axis, one in zip(problem.axes, wanted.axes, strict=True)
+    ]
+    return Differentiable(
+        empty(query, wanted.query),
+        empty(problem.key, wanted.key),
+        empty(problem.value, wanted.value),
+        query.new_zeros(mask.shape, dtype=dtype) if mask is not None and wanted.explicit_mask else None,
+        query.new_zeros(*query.shape[:2], problem.key.shape[2], dtype=dtype) if wanted.key_bias else None,
+        axes,
+    )
 
 
 class _GroupGradients:
-    """The gradients by a group's keys and values, by the mask of pairs, and by the key bias [B, Hq, Lk].
+    """The gradients by a group's keys and values, in the dtype of the scores: the result itself if it has it.
 
     Every tile of queries adds to them.
     """
 
-    def __init__(self, group: Group, sums: dict[str, Tensor], explicit_mask: Tensor | None, key_bias: Tensor | None):
-        self.group, self.sums, self.explicit_mask, self.key_bias = group, sums, explicit_mask, key_bias
-        self.key, self.value = self._zeros("key"), self._zeros("value")
+    def __init__(self, group: Group, sums: Differentiable[Tensor | None]):
+        self.group, self.sums = group, sums
+        self.key, self.value = self._zeros(sums.key), self._zeros(sums.value)
 
-    def _zeros(self, name: str) -> Float[Tensor, "Hk Lk F"] | None:
-        """The tensor in which a gradient adds up, in the dtype of the scores: the result itself if it has it."""
-        if name not in self.sums:
+    def _zeros(self, whole: Tensor | None) -> Float[Tensor, "Hk Lk F"] | None:
+        if whole is None:
             return None
-        part = self._part(name)
-        return (
-            part.zero_() if part.dtype == self.group.scratch.dtype else getattr(self.group, name).new_zeros(part.shape)
-        )
+        part, dtype = self._part(whole), self.group.scratch.dtype
+        return part.zero_() if part.dtype == dtype else torch.zeros_like(part, dtype=dtype)
 
-    def _part(self, name: str) -> Float[Tensor, "Hk Lk F"]:
-        return self.sums[name][self.group.heads.batch, self.group.heads.keys]
+    def _part(self, whole: Tensor) -> Float[Tensor, "Hk Lk F"]:
+        return whole[self.group.heads.batch, self.group.heads.keys]
 
     def write(self) -> None:
         """Copy the gradients that did not add up in the result itself."""
-        for name, gradient in (("key", self.key), ("value", self.value)):
-            if gradient is not None and gradient.dtype != self.sums[name].dtype:
-                self._part(name).copy_(gradient)
+        for whole, gradient in ((self.sums.key, self.key), (self.sums.value, self.value)):
+            if whole is not None and gradient is not None and gradient.dtype != whole.dtype:
+                self._part(whole).copy_(gradient)
 
 
 class _TileGradients:
@@ -155,10 +155,10 @@ class _TileGradients:
     def write(self) -> None:
         """Put the finished gradients where they belong."""
         heads, scale, sums = self.group.heads, self.group.scale, self.gradients.sums
-        relative = [(on_axis("relative_query", number), r) for number, r in enumerate(self.relative_query)]
-        for name, gradient in [("query", self.query), *relative]:
-            if name in sums:
-                sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
+        wholes = [sums.query, *(axis.relative_query for axis in sums.axes)]
+        for whole, gradient in zip(wholes, [self.query, *self.relative_query], strict=True):
+            if whole is not None:
+                whole[heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
 
     def _weight_gradient(self, offsets: list[Offsets], keys: slice) -> Float[Tensor, "H n m"]:
         """dP~_ij = dO_i . (v_j + RV[d]), with the factors that the class describes."""
@@ -183,7 +183,7 @@ class _TileGradients:
     def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: list[Offsets], keys: slice) -> None:
         """The gradients by everything that a score before the cap is made of: dq, dr, dk, dRK, dRQ and db."""
         group, tile, key = self.group, self.tile, self.gradients.key
-        if "query" in self.gradients.sums:
+        if self.gradients.sums.query is not None:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
         if key is not None:
             key[:, keys] += torch.bmm(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
@@ -209,9 +209,9 @@ class _TileGradients:
 
     def _add_to_masks(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
         """The gradients by the terms that are added after the cap: the key bias and a float mask."""
-        heads = self.group.heads
-        if self.gradients.key_bias is not None:
-            self.gradients.key_bias[heads.batch, heads.queries, keys] += dS.sum(dim=1) * LOG2_E
-        if self.gradients.explicit_mask is not None:
-            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, self.tile.queries, keys)[0]
+        heads, sums = self.group.heads, self.gradients.sums
+        if sums.key_bias is not None:
+            sums.key_bias[heads.batch, heads.queries, keys] += dS.sum(dim=1) * LOG2_E
+        if sums.explicit_mask is not None:
+            part = tile_of(sums.explicit_mask, heads.batch, heads.queries, self.tile.queries, keys)[0]
             part += dS.flip(1).sum_to_size(part.shape) * LOG2_E

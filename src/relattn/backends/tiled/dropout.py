@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.problem_operator import Seed
 from relattn.backends.tiled.tiles import Heads
 from relattn.equation.philox import scaled_pairs
 from relattn.equation.problem import Problem
@@ -14,7 +15,7 @@ from relattn.equation.problem import Problem
 class Dropout:
     """The factors 0 or 1/(1-p) of every pair: see `relattn.equation.philox`."""
 
-    def __init__(self, problem: Problem, seed: Tensor | None):
+    def __init__(self, problem: Problem, seed: Seed):
         self.kept, self.seed = 1.0 - problem.dropout_p, None if seed is None else int(seed)
         self.first_query, self.first_key, self.first_head, self.num_heads = problem.dropout_origin()
         self.dtype, self.device = problem.score_dtype(), problem.query.device

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.problem_operator import Forward
+from relattn.backends.problem_operator import Forward, Seed
 from relattn.backends.tiled.base_two import LN_2, weights_
 from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Call, Group, QueryTile
@@ -15,12 +15,12 @@ from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
 from relattn.equation.problem import Problem
 
 
-def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
+def forward(problem: Problem, sizes: TileSizes, seed: Seed) -> Forward:
     """softmax(S) @ (v + RV), tile by tile."""
     query, rows = problem.query, problem.query.shape[:3]
     output = query.new_empty((*rows, problem.value.shape[3]), dtype=problem.output_dtype)
     maximum, total = (query.new_empty(rows, dtype=problem.score_dtype()) for _ in range(2))
-    call = Call.of(problem, sizes, gradients=set())
+    call = Call.of(problem, sizes, gradients=None)
     dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):
         group = Group.of(call, heads)

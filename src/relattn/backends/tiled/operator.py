@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.problem_operator import Answers, Forward, Seed, finished, operator_of
 from relattn.backends.tiled.backward import backward
 from relattn.backends.tiled.forward import forward
 from relattn.backends.tiled.sizes import tile_sizes
 from relattn.equation.philox import seed_of
-from relattn.equation.problem import Problem
+from relattn.equation.problem import Differentiable, Problem
 
 
-def _forward(problem: Problem, seed: Tensor | None) -> Forward:
+def _forward(problem: Problem, seed: Seed) -> Forward:
     return forward(problem, tile_sizes(problem), seed)
 
 
-def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
+def _backward(
+    problem: Problem, seed: Seed, answers: Answers, wanted: Differentiable[bool]
+) -> Differentiable[Tensor | None]:
     return backward(problem, tile_sizes(problem), seed, answers, wanted)
 
 
@@ -29,6 +31,6 @@ def part(problem: Problem) -> Forward:
     return _forward(problem, seed_of(problem))
 
 
-def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+def gradients(problem: Problem, answers: Answers, wanted: Differentiable[bool]) -> Differentiable[Tensor | None]:
     """A part's share of the gradients of a call, whose answers are given."""
-    return _backward(problem, seed_of(problem), answers, set(wanted))
+    return finished(problem, wanted, _backward(problem, seed_of(problem), answers, wanted))

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.backends.problem_arguments import on_axis
 from relattn.backends.tiled.bands import Band, GridOffsets, Offsets, seen_from
 from relattn.backends.tiled.base_two import LOG2_E
 from relattn.backends.tiled.make_band import in_boxes, make_band
@@ -28,7 +27,7 @@ from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
 from relattn.equation.key_bias import lowered
 from relattn.equation.mask import Mask
-from relattn.equation.problem import Problem
+from relattn.equation.problem import TABLES, Differentiable, Problem
 from relattn.equation.visibility import Visibility, with_zeros
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.positions import Positions
@@ -55,8 +54,8 @@ class Call:
     hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, problem: Problem, sizes: TileSizes, gradients: set[str]) -> Call:
-        """The call of a problem; gradients: the tables whose gradients will be collected."""
+    def of(cls, problem: Problem, sizes: TileSizes, gradients: Differentiable[bool] | None) -> Call:
+        """The call of a problem; gradients: of which tables they will be collected."""
         scratch = Scratch(problem.score_dtype(), problem.query.device)
         of_boxes = tuple(in_boxes(axis) for axis in problem.axes)
         bands = tuple(
@@ -68,7 +67,7 @@ class Call:
                     scratch,
                     boxes=of_boxes[number],
                     factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
-                    gradient=on_axis(name, number) in gradients,
+                    gradient=gradients is not None and gradients.axes[number].tables[TABLES.index(name)],
                 )
                 for name, table in axis.tables().items()
             }

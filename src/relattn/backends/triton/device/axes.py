@@ -13,7 +13,6 @@ atomic instructions; for a bias, what each pair has. Where that must be determin
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -22,13 +21,13 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.device.bands import head_of, padded, store_rows, two_to_the
 from relattn.backends.triton.device.blocks import add_numbers, add_products, rows_of_pairs, sums_of
 from relattn.backends.triton.device.listed import vectors_of
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import wanted_tables
 from relattn.backends.triton.kernels.tables import of_values
+from relattn.equation.problem import Differentiable
 
 KEYS, QUERIES, VALUES, BIAS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 """The numbers of an axis' tables, as in TABLES."""
@@ -44,14 +43,14 @@ class AxisRGradient(NamedTuple):
 
 class OfAxes(NamedTuple):
     """Memory for the sums of all wanted tables, one after the other; None without any. rows: what of it belongs to the
-    rows of each table, by its name in the problem: [Hq, R, padded width], or [Hq, R] of a bias.
+    rows of each table, by its axis and name: [Hq, R, padded width], or [Hq, R] of a bias.
     """
 
     memory: Tensor | None
-    rows: dict[str, Tensor]
+    rows: dict[tuple[int, str], Tensor]
 
 
-def memory_of_axes(call: Call, wanted: Collection[str], *, spare: bool) -> OfAxes:
+def memory_of_axes(call: Call, wanted: Differentiable[bool], *, spare: bool) -> OfAxes:
     """Memory for the wanted tables. spare: zeros to be added to, with a row before and a row after those of vectors;
     else nothing is in it yet.
     """
@@ -60,7 +59,7 @@ def memory_of_axes(call: Call, wanted: Collection[str], *, spare: bool) -> OfAxe
         for name, table in wanted_tables(axis, wanted).items():
             widths = [int(padded(width)) for width in table.values.shape[2:]]
             rows = table.values.shape[1] + 2 * spare * len(widths)
-            shapes[on_axis(name, axis.number)] = call.query.shape[1], rows, *widths
+            shapes[axis.number, name] = call.query.shape[1], rows, *widths
     if not shapes:
         return OfAxes(None, {})
     sizes = [math.ceil(math.prod(shape) / ALIGNED.value) * ALIGNED.value for shape in shapes.values()]
@@ -78,38 +77,35 @@ def memory_of_r(call: Call) -> Tensor | None:
     return call.query.new_empty(sum(sizes)) if sizes else None
 
 
-def gradients_of_r(call: Call, memory: Tensor | None) -> dict[str, Float[Tensor, "B Hq Lq Dr"]]:
-    """dr of each of these axes, by its name in the problem. None shares memory with another."""
+def gradients_of_r(call: Call, memory: Tensor | None) -> dict[int, Float[Tensor, "B Hq Lq Dr"]]:
+    """dr of each of these axes, by its number. None shares memory with another."""
     gradients = {}
     if memory is not None:
         shapes = _shapes_of_r(call)
         parts = memory.split([math.prod(shape) for shape, _ in shapes.values()])
-        for (name, (shape, width)), part in zip(shapes.items(), parts, strict=True):
+        for (number, (shape, width)), part in zip(shapes.items(), parts, strict=True):
             gradient = part.view(shape)[..., :width]
             is_all = gradient.numel() == memory.numel()
-            gradients[name] = gradient if is_all else gradient.clone(memory_format=torch.contiguous_format)
+            gradients[number] = gradient if is_all else gradient.clone(memory_format=torch.contiguous_format)
     return gradients
 
 
-def _shapes_of_r(call: Call) -> dict[str, tuple[tuple[int, ...], int]]:
-    """[B, Hq, Lq, padded width], and the width, by the names in the problem."""
+def _shapes_of_r(call: Call) -> dict[int, tuple[tuple[int, ...], int]]:
+    """[B, Hq, Lq, padded width], and the width, by the axes' numbers."""
     every = {axis.number: axis.relative_query for axis in call.axes if axis.relative_query is not None}
-    return {
-        on_axis("relative_query", number): ((*r.shape[:3], int(padded(r.shape[3]))), r.shape[3])
-        for number, r in every.items()
-    }
+    return {number: ((*r.shape[:3], int(padded(r.shape[3]))), r.shape[3]) for number, r in every.items()}
 
 
 def gradients_of_tables(
-    call: Call, wanted: Collection[str], sums: dict[str, Float[Tensor, "Hq R *W"]]
-) -> dict[str, Float[Tensor, "H R *W"]]:
-    """The gradients by the values of the wanted tables, by their names in the problem; sums: `OfAxes.rows`. None shares
-    memory with another.
+    call: Call, wanted: Differentiable[bool], sums: dict[tuple[int, str], Float[Tensor, "Hq R *W"]]
+) -> dict[tuple[int, str], Float[Tensor, "H R *W"]]:
+    """The gradients by the values of the wanted tables, by axis and name; sums: `OfAxes.rows`. None shares memory with
+    another.
     """
     gradients = {}
     for axis in call.axes:
         for name, table in wanted_tables(axis, wanted).items():
-            whole = on_axis(name, axis.number)
+            whole = axis.number, name
             total = sums[whole] if name == "bias" else sums[whole][..., : table.values.shape[2]]
             gradients[whole] = of_values(call, name, table, total.clone(memory_format=torch.contiguous_format))
     return gradients

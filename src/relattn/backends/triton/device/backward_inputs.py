@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -14,7 +13,8 @@ from relattn.backends.triton.device.bands import ONE, each_query, groups_of, loa
 from relattn.backends.triton.device.clip_regions import AFTER, BEFORE
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.kernel_args import Rows
-from relattn.backends.triton.host.pack import beyond
+from relattn.backends.triton.host.pack import beyond, wanted_tables
+from relattn.equation.problem import Differentiable
 
 
 class BackwardInputs(NamedTuple):
@@ -42,17 +42,17 @@ class Sides(NamedTuple):
     bias: Tensor | None
 
 
-def sides_of(call: Call, wanted: Collection[str]) -> Sides:
+def sides_of(call: Call, wanted: Differentiable[bool]) -> Sides:
     """Memory for the sums that the gradients of the wanted tables need."""
 
     def sums(name: str, length: int) -> Tensor | None:
-        table = getattr(call, name)
-        if name not in wanted or table is None or table.zero or not beyond(call, table):
+        table = tables.get(name)
+        if table is None or table.zero or not beyond(call, table):
             return None
         make = call.query.new_zeros if name == "relative_queries" else call.query.new_empty  # the first is added to
         return make(2, *call.query.shape[:2], length, dtype=torch.float32)
 
-    queries, keys = call.query.shape[2], call.key.shape[2]
+    tables, queries, keys = wanted_tables(call, wanted), call.query.shape[2], call.key.shape[2]
     return Sides(
         relative_keys=sums("relative_keys", queries),
         relative_queries=sums("relative_queries", keys),

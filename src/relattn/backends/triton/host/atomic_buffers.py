@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import wanted_tables
+from relattn.equation.problem import Differentiable
 
 NUMBERS = ("bias", "key_bias")
 """Gradients of numbers; the others are of rows of vectors."""
@@ -49,13 +49,13 @@ class AtomicBuffers(NamedTuple):
         return cls(memory.get("key"), memory.get("value"), axes, terms)
 
 
-def memory_for(call: Call, wanted: Collection[str]) -> dict[str, Tensor]:
+def memory_for(call: Call, wanted: Differentiable[bool]) -> dict[str, Tensor]:
     """Zeros for dk, dv, the wanted tables and a wanted key bias, in float32."""
     memory = {name: with_spare_rows(name, getattr(call, name)) for name in ("key", "value")}
     for name, table in wanted_tables(call, wanted).items():
         of_heads = table.values.expand(call.query.shape[1], *table.values.shape[1:])
         memory[name] = with_spare_rows(name, of_heads)
-    if "key_bias" in wanted and call.key_bias is not None:
+    if wanted.key_bias and call.key_bias is not None:
         memory["key_bias"] = with_spare_rows("key_bias", call.key_bias)
     return memory
 

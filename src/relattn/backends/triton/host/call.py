@@ -135,22 +135,3 @@ def answers_of(call: Call) -> Forward:
     rows = call.query.shape[:3]
     make = partial(call.query.new_empty, rows, dtype=torch.float32)
     return Forward(call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype), make(), make(), make())
-
-
-class Gradients(NamedTuple):
-    """The gradients by each of a call's tensors, and by the values of its tables; None where the call has none.
-
-    axes: those of listed axes, by their names in the problem.
-    """
-
-    query: Float[Tensor, "B Hq Lq D"]
-    key: Float[Tensor, "B Hk Lk D"]
-    value: Float[Tensor, "B Hk Lk Dv"]
-    relative_query: Float[Tensor, "B Hq Lq Dr"] | None
-    relative_keys: Float[Tensor, "H R Dr"] | None
-    relative_queries: Float[Tensor, "H R D"] | None
-    relative_values: Float[Tensor, "H R Dv"] | None
-    bias: Float[Tensor, "H R"] | None
-    key_bias: Float[Tensor, "B Hq Lk"] | None
-    explicit_mask: Float[Tensor, "#B #Hq #Lq #Lk"] | None
-    axes: dict[str, Tensor]

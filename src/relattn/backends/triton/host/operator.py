@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from relattn.backends.operators import refusal
-from relattn.backends.problem_arguments import on_axis
-from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.problem_operator import Answers, Forward, finished, operator_of
 from relattn.backends.triton.host.lowering import call_of
 from relattn.backends.triton.host.padding import of_seeing_rows, with_padding, without_padding
 from relattn.backends.triton.host.reasons import of_the_call
 from relattn.equation.philox import seed_of
-from relattn.equation.problem import Problem
+from relattn.equation.problem import Differentiable, Problem
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
@@ -46,12 +45,13 @@ def _answers(problem: Problem, seed: Tensor | None) -> Forward:
     return answers._replace(output=answers.output.to(problem.output_dtype), lse=lse)
 
 
-def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
-    """The gradients that `wanted` names, each in the dtype of its tensor."""
-    whole, tensors = problem, _tensors_of(problem)
-    problem = without_padding(whole)
+def _backward(
+    problem: Problem, seed: Tensor | None, answers: Answers, wanted: Differentiable[bool]
+) -> Differentiable[Tensor | None]:
+    """The gradients, those of tables, mask and key bias where they are wanted; None for zeros."""
+    whole, problem = problem, without_padding(problem)
     if problem.num_pairs() == 0:
-        return {name: torch.zeros_like(tensors[name]) for name in wanted}
+        return Differentiable.of([None] * len(whole.leaves()))
     from relattn.backends.triton.kernels.backward import backward
 
     call, cotangents = call_of(problem, seed), (answers.output_gradient, answers.lse_gradient)
@@ -59,31 +59,15 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
     with torch.cuda.device_of(call.query):  # kernels run on the current device
         output = answers.output.to(call.output_dtype)
         answers = answers._replace(output=output, output_gradient=by_output, lse_gradient=by_lse)
-        by_name = backward(call, answers, wanted)._asdict()
-    gradients = by_name.pop("axes") | {name: gradient for name, gradient in by_name.items() if gradient is not None}
-    if problem.key.shape[2] != whole.key.shape[2]:
-        for name in ("key", "value"):
-            gradients[name] = with_padding(whole, gradients[name])
-        for name in gradients.keys() & {"key_bias", "explicit_mask"}:
-            numbers = gradients[name]
-            if numbers.shape[-1] != tensors[name].shape[-1]:
-                gradients[name] = with_padding(whole, numbers.unsqueeze(-1)).squeeze(-1)
-    if "key_bias" in gradients:
-        gradients["key_bias"] = gradients["key_bias"].sum_to_size(tensors["key_bias"].shape)
-    unused = {name: torch.zeros_like(tensors[name]) for name in wanted - gradients.keys()}  # an r without tables
-    return unused | {name: gradients[name].to(tensors[name].dtype) for name in wanted & gradients.keys()}
-
-
-def _tensors_of(problem: Problem) -> dict[str, Tensor]:
-    """The tensors that may have a gradient, by name."""
-    tensors = {
-        "query": problem.query, "key": problem.key, "value": problem.value,
-        "explicit_mask": problem.mask.pairs, "key_bias": problem.key_bias,
-    }  # fmt: skip
-    for n, axis in enumerate(problem.axes):
-        tensors[on_axis("relative_query", n)] = axis.relative_query
-        tensors |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
-    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        found = backward(call, answers, wanted)
+    if problem.key.shape[2] == whole.key.shape[2]:
+        return found
+    query, key, value, *numbers, axes = found
+    for n, tensor in enumerate((whole.mask.pairs, whole.key_bias)):
+        if (gradient := numbers[n]) is not None and tensor is not None and gradient.shape[-1] != tensor.shape[-1]:
+            numbers[n] = with_padding(whole, gradient.unsqueeze(-1)).squeeze(-1)
+    assert key is not None and value is not None
+    return Differentiable(query, with_padding(whole, key), with_padding(whole, value), numbers[0], numbers[1], axes)
 
 
 run = operator_of("triton", _forward, _backward, direct=_direct, reads_starts=False)
@@ -95,6 +79,7 @@ def part(problem: Problem) -> Forward:
     return _forward(problem.replace(for_backward=True), seed_of(problem, problem.query.device))
 
 
-def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+def gradients(problem: Problem, answers: Answers, wanted: Differentiable[bool]) -> Differentiable[Tensor | None]:
     """A part's share of the gradients of a call, whose answers are given."""
-    return _backward(problem, seed_of(problem, problem.query.device), answers, set(wanted))
+    seed = seed_of(problem, problem.query.device)
+    return finished(problem, wanted, _backward(problem, seed, answers, wanted))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import torch
 from jaxtyping import Float, Int32
 from torch import Tensor
 
-from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.device.bands import padded
 from relattn.backends.triton.device.dropout import dropout_of
 from relattn.backends.triton.device.positions import side_of
 from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
 from relattn.backends.triton.host.kernel_args import Band, KernelArgs, Listed, ListedTable, Lists, Mask, Pairs, Rows
-from relattn.equation.problem import TABLES
+from relattn.equation.problem import TABLES, Differentiable
 
 
-def pack(call: Call, wanted: Collection[str] = ()) -> KernelArgs:
+def pack(call: Call, wanted: Differentiable[bool] | None = None) -> KernelArgs:
     """The call's tensors, last axes made contiguous where they are not. wanted: the gradients that are computed."""
     axes = tuple(_listed(call, axis, wanted) for axis in call.axes) if call.axes else ()
     bands = dict.fromkeys(TABLES)
@@ -115,14 +112,16 @@ def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
     return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1) if values.dim() == 3 else 1
 
 
-def wanted_tables(owner: Call | ListedAxis, wanted: Collection[str]) -> dict[str, Table]:
+def wanted_tables(owner: Call | ListedAxis, wanted: Differentiable[bool] | None) -> dict[str, Table]:
     """The tables of the call's sequence, or of an axis, whose gradients are wanted, by the names of its fields."""
-    number = owner.number if isinstance(owner, ListedAxis) else 0
-    tables = {name: getattr(owner, name) for name in TABLES if on_axis(name, number) in wanted}
+    if wanted is None:
+        return {}
+    asked = wanted.axes[owner.number if isinstance(owner, ListedAxis) else 0].tables
+    tables = {name: getattr(owner, name) for name, one in zip(TABLES, asked, strict=True) if one}
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def _listed(call: Call, axis: ListedAxis, wanted: Collection[str]) -> Listed:
+def _listed(call: Call, axis: ListedAxis, wanted: Differentiable[bool] | None) -> Listed:
     width = (call.query if axis.relative_query is None else axis.relative_query).shape[3]
     return Listed(
         side_of(axis.queries, call.query.shape[2], call.query.device),

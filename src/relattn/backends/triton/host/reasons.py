@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
 from relattn.backends.triton.host.call import FARTHEST, WIDEST
 from relattn.equation.problem import TABLES, Axis, Problem
 from relattn.interception import constant_in_graphs
@@ -42,9 +41,10 @@ def of_the_call(problem: Problem) -> list[str]:
     reasons, sequence = [], problem.axes[0]
     tensors = {"query": problem.query, "key": problem.key, "value": problem.value}
     for number, axis in enumerate(problem.axes):
-        for name, term in zip(OF_AN_AXIS, axis[1:], strict=True):
+        of_axis = f" of axis {number}" if number else ""
+        for name, term in zip(("relative_query", *TABLES), axis[1:], strict=True):
             if term is not None:
-                tensors[on_axis(name, number)] = term if isinstance(term, Tensor) else term.values
+                tensors[name + of_axis] = term if isinstance(term, Tensor) else term.values
     double = wide = None
     for name, tensor in tensors.items():
         if double is None and tensor.dtype == torch.float64:

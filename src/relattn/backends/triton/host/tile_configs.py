@@ -5,7 +5,6 @@ A program of `forward_kernel` or `queries_kernel` owns one tile of queries, or s
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from relattn.backends.triton.device.bands import INTERPRETED
 from relattn.backends.triton.host.call import Call, ListedAxis, Table
 from relattn.backends.triton.host.pack import every_width_of, widths_of
+from relattn.equation.problem import Differentiable
 
 
 class TileConfig(NamedTuple):
@@ -76,13 +76,13 @@ def has_room_for_all_tables(call: Call) -> bool:
     return _doublings(call) == 0 or not (call.axes or call.adds_mask)
 
 
-def is_in_order(call: Call, arch: int, wanted: Collection[str]) -> bool:
+def is_in_order(call: Call, arch: int, wanted: Differentiable[bool]) -> bool:
     """Whether one program sums each number on that GPU, asked for or not: where a program has no room for every
     gradient, and where that is faster. arch: 0 for what holds on every chip.
     """
     if has_no_room_for_every_gradient(call):
         return True
-    sums_many_rows = "bias" in wanted and call.bias is not None and not _has_few_rows(call, call.bias)
+    sums_many_rows = wanted.axes[0].tables.bias and call.bias is not None and not _has_few_rows(call, call.bias)
     return arch == HOPPER and is_faster_in_order_on_hopper(call) and (_doublings(call) > 0 or not sums_many_rows)
 
 

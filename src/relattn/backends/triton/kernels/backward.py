@@ -21,16 +21,16 @@ the same sizes of tiles. With dropout P_ij and dP_ij carry its factor, except th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 
 import torch
+from torch import Tensor
 
 from relattn.backends.problem_operator import Answers
 from relattn.backends.triton.device.axes import OfAxes, gradients_of_r, gradients_of_tables, memory_of_axes, memory_of_r
 from relattn.backends.triton.device.backward_inputs import BackwardInputs, sides_of
 from relattn.backends.triton.host.atomic_buffers import AtomicBuffers, memory_for, without_spare_rows
 from relattn.backends.triton.host.autotune import architecture_of, launch
-from relattn.backends.triton.host.call import Call, Gradients
+from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import pack, rows
 from relattn.backends.triton.host.tile_configs import is_in_order
 from relattn.backends.triton.kernels.keys import gradients_of_keys
@@ -38,14 +38,16 @@ from relattn.backends.triton.kernels.mask_gradient import memory_of_mask
 from relattn.backends.triton.kernels.ordered_launch import launch_ordered
 from relattn.backends.triton.kernels.queries import queries_kernel
 from relattn.backends.triton.kernels.tables import sums_of_tables, table_gradient, tables_to_sum
-from relattn.equation.problem import TABLES
+from relattn.equation.problem import TABLES, Differentiable, PerAxis, PerTable
 
 
-def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._fields) -> Gradients:
-    """The gradients by the call's tensors and tables, each in its dtype; tables and mask only if they are `wanted`."""
+def backward(call: Call, answers: Answers, wanted: Differentiable[bool]) -> Differentiable[Tensor | None]:
+    """The gradients by the call's tensors and tables, each in its dtype; None of tables, mask and key bias that are not
+    wanted, and of zeros.
+    """
     batch, heads, queries = call.query.shape[:3]
     ordered = is_deterministic(call, wanted)
-    mask = memory_of_mask(call) if call.adds_mask and "explicit_mask" in wanted else None
+    mask = memory_of_mask(call) if call.adds_mask and wanted.explicit_mask else None
     x, sides = pack(call, wanted), sides_of(call, wanted)
     inputs = BackwardInputs(
         grad_output=rows(answers.output_gradient.to(call.query.dtype)),
@@ -74,14 +76,17 @@ def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._
     else:
         launch_ordered(call, x, inputs, [], OfAxes(None, {}), mask)
         sums = {name: without_spare_rows(name, each) for name, each in sums.items()}
-    key_bias = sums.get("key_bias")
-    tables = {name: table_gradient(call, inputs, sides, name, sums[name]) if name in sums else None for name in TABLES}
     key, value = (sums[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
-    axes = gradients_of_r(call, r_gradients) | gradients_of_tables(call, wanted, of_axes.rows)
-    of_mask = None if mask is None else mask.at
-    return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=of_mask, axes=axes)
+    of_tables = gradients_of_tables(call, wanted, of_axes.rows)
+    for name in sums.keys() & TABLES:
+        of_tables[0, name] = table_gradient(call, inputs, sides, name, sums[name])
+    relatives = {0: relative, **gradients_of_r(call, r_gradients)}
+    axes = []
+    for n in range(len(wanted.axes)):
+        axes.append(PerAxis(relatives.get(n), PerTable(*[of_tables.get((n, name)) for name in TABLES])))
+    return Differentiable(query, key, value, None if mask is None else mask.at, sums.get("key_bias"), axes)
 
 
-def is_deterministic(call: Call, wanted: Collection[str]) -> bool:
+def is_deterministic(call: Call, wanted: Differentiable[bool]) -> bool:
     """Whether one program sums each number: where determinism is asked for, and where `is_in_order` says so."""
     return torch.are_deterministic_algorithms_enabled() or is_in_order(call, architecture_of(call), wanted)

@@ -13,7 +13,6 @@ after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import triton
@@ -31,6 +30,7 @@ from relattn.backends.triton.host.autotune import architecture_of, launch
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.kernel_args import KernelArgs
 from relattn.backends.triton.host.tile_configs import tiles_of_a_program
+from relattn.equation.problem import Differentiable
 
 
 class Keys(NamedTuple):
@@ -47,11 +47,11 @@ class Keys(NamedTuple):
 
 
 def gradients_of_keys(
-    call: Call, x: KernelArgs, inputs: BackwardInputs, sides: Sides, wanted: Collection[str]
+    call: Call, x: KernelArgs, inputs: BackwardInputs, sides: Sides, wanted: Differentiable[bool]
 ) -> dict[str, Tensor]:
     """dk, dv and a wanted da, each in its dtype."""
     gradients = {name: getattr(call, name).new_empty(getattr(call, name).shape) for name in ("key", "value")}
-    if "key_bias" in wanted and call.key_bias is not None:
+    if wanted.key_bias and call.key_bias is not None:
         gradients["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
     batch, heads, keys = call.key.shape[:3]
     has_bands = call.relative_keys is not None or call.relative_values is not None  # which two tiles share

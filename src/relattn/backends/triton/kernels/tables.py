@@ -7,7 +7,7 @@ No sum depends on the order of programs. With tiles of one size the bits are the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from relattn.backends.triton.host.kernel_args import KernelArgs
 from relattn.backends.triton.host.pack import wanted_tables
 from relattn.backends.triton.host.tile_configs import has_room_for_all_tables
 from relattn.backends.triton.kernels.diagonals import Diagonals, Sums, SumsMemory
-from relattn.equation.problem import TABLES
+from relattn.equation.problem import TABLES, Differentiable
 
 BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
 
@@ -33,7 +33,7 @@ class TableSums(NamedTuple):
     rows: dict[str, slice]
 
 
-def tables_to_sum(call: Call, x: KernelArgs, wanted: Collection[str]) -> list[TableSums]:
+def tables_to_sum(call: Call, x: KernelArgs, wanted: Differentiable[bool]) -> list[TableSums]:
     """All wanted tables at once. Where there is no room, those of vectors one by one; where an origin is a tensor every
     one, for no block of offsets is known to belong to two tables then.
     """
@@ -81,7 +81,7 @@ def programs_of_tables(call: Call, diagonals: Diagonals, owned: int) -> int:
 
 
 def sums_of_tables(
-    call: Call, summed: Sequence[TableSums], wanted: Collection[str]
+    call: Call, summed: Sequence[TableSums], wanted: Differentiable[bool]
 ) -> dict[str, Float[Tensor, "Hq R *W"]]:
     """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
     totals = {
