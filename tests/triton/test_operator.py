@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from relattn import ShawEmbedding, T5Bias, UnsupportedError, attention_and_lse, relative_attention
 from relattn.backends import problem_operator
+from relattn.backends.problem_arguments import flat
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.host.lowering import call_of as call_of_problem
 from tests.contract.axes import AXES_CASES
