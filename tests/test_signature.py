@@ -128,6 +128,7 @@ def inputs() -> list[Tensor]:
     return [torch.randn(2, 2, length, 8) for length in (5, 6, 6)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.graphs
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("return_lse", [False, True], ids=["output", "lse"])
