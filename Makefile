@@ -20,6 +20,7 @@ PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SANITIZED := build/sanitized
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
 FAST := not (slow or triton or ptx or gpu or site or wrappers)
+WHOLE := not (triton or ptx or gpu or site or wrappers)
 SUITE := tests/native/cpp/suite.cpp
 SUITE_FLAGS := -std=c++17 -O1 -Isrc/relattn/backends/cpu/kernels
 ZIG := $(abspath $(BIN))/python -I -m ziglang
@@ -29,7 +30,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search mutants lint lint-python lint-kernels docs demo player clean
+.PHONY: help install test test-lab test-hf test-keras test-triton test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search mutants lint lint-python lint-kernels docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -56,8 +57,22 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt setup.py $(KERNELS)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[keras]' --editable ./lab --group test --group lint
 	touch $@
 
-test: install ## the tests, without the slow ones
+test: install ## the core's tests and a share of the others', without the slow ones
 	$(PYTEST) -m '$(FAST)'
+
+test-lab: install ## the lab's tests, whole
+	$(PYTEST) -m '$(WHOLE)' tests/lab
+
+test-hf: install ## the tests of relattn.hf and of the models of transformers, whole
+	$(PYTEST) -m '$(WHOLE)' tests/hf tests/peers
+
+test-keras: install ## the tests of relattn.keras, whole: on torch, TensorFlow and JAX
+	$(PYTEST) -m '$(WHOLE)' tests/keras
+
+test-triton: install ## the tests of the Triton kernels, whole but for test-ptx: in Triton's interpreter, and compiled
+	TRITON_INTERPRET=1 $(PYTEST) -m triton tests/triton
+	$(PYTEST) -m '$(WHOLE)' tests/triton
+	$(PYTEST) -m 'ptx and not slow' tests/triton/ptx
 
 test-all: install ## the slow tests; the Triton kernels in Triton's interpreter, and a part of test-ptx
 	$(PYTEST) -m 'slow and not ptx'

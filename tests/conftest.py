@@ -4,6 +4,10 @@ import gc
 import os
 import signal
 import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -33,29 +37,64 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def met(item: pytest.Item) -> set:
+    """The values of a case's parameters, its function's among them, and the pairs of them."""
+    values = [("function", item.nodeid.partition("[")[0])]
+    if hasattr(item, "callspec"):
+        values += [(name, id(value)) for name, value in item.callspec.params.items()]
+    return {*values, *combinations(values, 2)}
+
+
+def spread(cases: list[pytest.Item]) -> Iterator[tuple[pytest.Item, int]]:
+    """The cases, first those that meet the most values and pairs not yet met, each with the number of these.
+
+    Where two meet as many, a fast one comes before a slow one; then their names fix the order.
+    """
+    seen = set()
+    queue = [
+        (-len(met(case)), case.get_closest_marker("slow") is not None, zlib.crc32(case.nodeid.encode()), number)
+        for number, case in enumerate(cases)
+    ]
+    heapify(queue)
+    while queue:
+        promised, *rest, number = heappop(queue)
+        new = met(cases[number]) - seen
+        if len(new) == -promised:
+            seen |= new
+            yield cases[number], len(new)
+        else:  # others may bring more by now
+            heappush(queue, (-len(new), *rest, number))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked one_in(n), every n-th case stays, one at least, and the rest are slow. Its name fixes with which
-    case it begins.
+    """Which of the cases of a product run.
+
+    Of a test marked `pairs`, cases stay until every pair of values of two parameters is met. Where a whole file is
+    marked, its tests are one product, and the function is a parameter. Of a test marked one_in(n), the n-th part that
+    meets the most pairs stays, one case at least, and the rest are slow.
 
     Tests with a timeout of their own last longest. They come first: at the end one worker would run them, and the
     others wait. RELATTN_ONE_IN=20 leaves one test in twenty, which their names fix. RELATTN_SINCE=commit leaves one in
     ten of those that what changed since the commit cannot reach.
     """
     share = int(os.environ.get("RELATTN_ONE_IN", "1"))
-    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % share == 0]
+    products, parts = defaultdict(list), defaultdict(list)
+    for item in items:
+        for node, _ in item.iter_markers_with_node("pairs"):
+            products[node.nodeid.partition("[")[0]].append(item)
+    left = {case for product in products.values() for case, new in spread(product) if not new}
+    items[:] = [item for item in items if item not in left and zlib.crc32(item.nodeid.encode()) % share == 0]
     if since := os.environ.get("RELATTN_SINCE"):
         reached = reach.reaching(reach.changed_since(since))
         items[:] = [item for item in items if item.path in reached or zlib.crc32(item.nodeid.encode()) % 10 == 0]
-    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("one_in") is not None and hasattr(item, "callspec"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, group in cases.items():
-        every = min(group[0].get_closest_marker("one_in").args[0], len(group))
-        for number, item in enumerate(group):
-            if (number + zlib.crc32(name.encode())) % every:
-                item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("one_in") is not None and item.get_closest_marker("slow") is None:
+            parts[item.nodeid.partition("[")[0]].append(item)
+    for part in parts.values():
+        count = len(part) // part[0].get_closest_marker("one_in").args[0]
+        for item, _ in list(spread(part))[max(count, 1) :]:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 

@@ -129,6 +129,7 @@ def tiles(request, monkeypatch: pytest.MonkeyPatch) -> TileSizes:
     return request.param
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("beyond", ["clamp", "zero"])
 @pytest.mark.parametrize("name", SIDES)
 def test_tiles_of_a_grid_are_the_reference(name: str, beyond: str, tiles, rng) -> None:

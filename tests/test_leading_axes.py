@@ -136,6 +136,7 @@ def assert_folds(arguments: dict[str, Any], layout: str, backend: str, leaves: l
     assert_equal(weights, with_axes(attention_weights(**by_hand, enable_gqa=True), batch))
 
 
+@pytest.mark.pairs
 @every_backend
 @every_layout
 @pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "an axis"])
@@ -179,6 +180,7 @@ OPTIONS: dict[str, Callable[[Axes], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.pairs
 @every_backend
 @every_encoding
 @every_layout
@@ -195,6 +197,7 @@ def test_every_encoding(layout: str, name: str, backend: str) -> None:
     assert_folds(arguments, layout, backend, [*inputs.values(), *parameters])
 
 
+@pytest.mark.pairs
 @every_backend
 @every_layout
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option != "all of them"])

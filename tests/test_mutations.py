@@ -129,6 +129,7 @@ TABLE_MUTATIONS: dict[str, Callable[[OffsetTable], OffsetTable | None]] = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"), indirect=["backend"])
 @pytest.mark.parametrize("mutation", TABLE_MUTATIONS)
 @pytest.mark.parametrize("table", TABLES)
@@ -213,6 +214,7 @@ GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all", "starts"), indirect=["backend"])
 @pytest.mark.parametrize("mutation", GRADIENTS)
 @pytest.mark.parametrize("operand", ["query", "key", "value", "relative_query", *TABLES])

@@ -129,6 +129,7 @@ TERMS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("limits", [{}, {"is_causal": True, "window": (1500, None), "query_position": 2200}], ids=str)
 @pytest.mark.parametrize("name", TERMS)
 def test_chosen_tiles_equal_dense_across_their_edges(name: str, limits: dict[str, Any], rng) -> None:

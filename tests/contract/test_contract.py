@@ -42,6 +42,7 @@ def check_all(case: EncodingCase | TermsCase, dtype: str, setting: Setting, retu
             assert_refused(subject, backend, return_lse)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*CASES, *AXES_CASES])
@@ -64,6 +65,7 @@ def test_answers_and_gradients(name: str, dtype: str, examples: int) -> None:
     body()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", DIFFERENT)

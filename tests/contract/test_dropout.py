@@ -135,6 +135,7 @@ def pairs_of_relative_values(subject: Subject) -> Tensor:
 EXPECTED = [pair for pair in runnable_pairs() if pair[0] in ("terms_all", "rope")]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("name", "backend"), EXPECTED, indirect=["backend"])
 def test_the_expectation_is_the_answer_without_dropout(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = make_subject(CASES[name], Setting(1, 2, 1, 4, 5, 4, 3, seed=int(rng.integers(2**32))))

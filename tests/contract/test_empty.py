@@ -19,6 +19,7 @@ pytest_plugins = ["tests.contract.fresh"]
 UNIVERSAL = [(name, backend) for name, backend in runnable_pairs() if backend not in BACKEND_ANSWERS]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("empty", ["query_length", "key_length", "batch"])
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])
 def test_empty_axes(name: str, backend: str, empty: str, rng: np.random.Generator) -> None:
@@ -63,6 +64,7 @@ EVERY_MASK = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)], ids=str)
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])
 def test_empty_axes_at_every_place_under_every_mask(name: str, backend: str, sizes, rng: np.random.Generator) -> None:

@@ -41,6 +41,7 @@ def function_of(subject: Subject, backend: str, return_lse: bool) -> Callable[..
     return run
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("fast_mode", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_gradcheck(name: str, backend: str, fast_mode: bool, rng: np.random.Generator) -> None:

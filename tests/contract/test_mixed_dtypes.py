@@ -53,6 +53,7 @@ def test_scores_of_half_inputs_are_float32(name: str, backend: str, rng: np.rand
     )
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_autocast_is_the_call_with_half_inputs(

@@ -34,6 +34,7 @@ def test_every_encoding(name: str, backend: str, rng: np.random.Generator) -> No
         assert_padding_does_not_matter(CASES[name], way, backend, [poison], int(rng.integers(2**32)))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["none", "terms_all"])
 @pytest.mark.parametrize("backend", BACKENDS, indirect=True)
@@ -56,6 +57,7 @@ def test_the_ways_hide_keys_from_all_queries(way: str) -> None:
     assert queries.any() == (way not in SEEING)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("at_once", [1, 2**22], ids=["a head at a time", "whole"])
 @pytest.mark.parametrize("way", WAYS)

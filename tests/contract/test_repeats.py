@@ -15,6 +15,8 @@ from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import Subject, make_subject
 from tests.contract.tiles import SMALL_TILES
 
+pytestmark = pytest.mark.pairs
+
 pytest_plugins = ["tests.contract.fresh"]
 
 QUERIES, KEYS = 80, 96

@@ -1,5 +1,6 @@
 """What every test here shares: a module with any encoding and backend, its inputs, and which few of all are quick."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,14 @@ FEW = ("music_transformer", "txl+shaw+t5", "rope+alibi")
 ONE = "txl+shaw+t5"
 """What tests that compile run among the fast ones."""
 
+KINDS = (*FEW, "shaw_per_head", "clamp+zero", "disentangled", "function")
+"""Between them they have every kind of edge and of rows too."""
+CLASSES = (*KINDS, "key_query", "kerple_power", "sandwich", "alibi_learned", "rope_dynamic", "rope_longrope")
+"""Every class of encodings; of rotations those that read the length."""
+
 BACKENDS = ("dense", "tiled")
 every_encoding = pytest.mark.parametrize("name", MODULES)
+every_kind = pytest.mark.parametrize("name", KINDS)
 few_encodings = pytest.mark.parametrize("name", FEW)
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
 OTHER_NUMBERS = {
@@ -43,9 +50,17 @@ OTHER_NUMBERS = {
 TRACED = [name for name in MODULES if name not in OTHER_NUMBERS]
 """What tests that trace take, for seconds each."""
 every_traced_encoding = pytest.mark.parametrize("name", TRACED)
-every_traced_encoding_slowly = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == ONE else pytest.mark.slow) for name in TRACED]
-)
+
+
+def slow_but_one(names: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[] if name == ONE else pytest.mark.slow) for name in names]
+    )
+
+
+every_traced_encoding_slowly = slow_but_one(TRACED)
+one_kind_quickly = slow_but_one(KINDS)
+one_class_quickly = slow_but_one(CLASSES)
 
 
 class Attention(nn.Module):

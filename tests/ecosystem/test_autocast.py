@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.contract.calls import MODULES, gradients, self_attention
 from tests.contract.plain import plain_attention
 from tests.contract.subject import Subject
-from tests.ecosystem.layers import FEW, LONGEST, WIDTH, Attention, attention_of
+from tests.ecosystem.layers import FEW, KINDS, LONGEST, WIDTH, Attention, attention_of
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -83,9 +83,12 @@ def assert_errs_like_the_formula(draw: Callable[[], tuple[Attention, Subject]], 
         assert math.sqrt(ours) <= 2.0 * math.sqrt(plain), f"{key} on {who}: {ours} over {plain}, squared"
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in MODULES]
+    ("name", "dtype"),
+    [
+        *(pytest.param(name, "bfloat16", marks=[] if name in FEW else pytest.mark.slow) for name in MODULES),
+        *(pytest.param(name, "float16", marks=pytest.mark.slow) for name in KINDS),
+    ],
 )
 def test_autocast(name: str, dtype: str, rng: np.random.Generator) -> None:
     def draw() -> tuple[Attention, Subject]:

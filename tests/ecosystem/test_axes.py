@@ -101,6 +101,7 @@ def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.graphs
 @every_backend
 def test_compiled_with_lists(backend: str) -> None:

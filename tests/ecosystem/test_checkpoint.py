@@ -36,6 +36,7 @@ def assert_the_same_gradients(module: Attention, reentrant: bool) -> None:
     assert (whole[0] - undropped[0]).abs().max() > 1e-3
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("backend", ["auto", "tiled"])
 @pytest.mark.parametrize("reentrant", [True, False])
 @every_encoding

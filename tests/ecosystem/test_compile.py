@@ -1,23 +1,26 @@
 """torch.compile with fullgraph and dynamic lengths: one graph serves every length, forward and backward."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tests.contract.calls import assert_equal, gradients
+from tests.contract.calls import MODULES, assert_equal, gradients
+from tests.contract.cases import CASES
+from tests.contract.settings import Setting
 from tests.ecosystem.layers import (
-    FEW,
+    CLASSES,
     LENGTHS,
     LONGEST,
     Attention,
     attention,
     every_backend,
-    every_traced_encoding_slowly,
+    every_kind,
     few_encodings,
     inputs,
+    one_class_quickly,
 )
 
 pytestmark = pytest.mark.graphs
@@ -46,15 +49,24 @@ def assert_one_graph(module: Attention, compiler: str) -> None:
     assert graphs[0] == graphs[-1] > 0, f"{graphs} graphs after as many lengths"
 
 
-@every_traced_encoding_slowly
+def test_every_class_is_compiled() -> None:
+    """Their other settings are traced in test_export and test_onnx."""
+
+    def classes(names: Iterable[str]) -> set[type]:
+        return {type(part.module) for name in names for part in CASES[name].parts(Setting(1, 4, 4, 5, 5, 6, 6))}
+
+    assert classes(CLASSES) == classes(MODULES)
+
+
+@one_class_quickly
 def test_one_graph_for_every_length(name: str, rng: np.random.Generator) -> None:
     assert_one_graph(attention(name, rng, "tiled"), "aot_eager")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*FEW, "shaw_per_head", "clamp+zero", "disentangled", "function"])
+@every_kind
 def test_one_graph_of_dense_for_every_length(name: str, rng: np.random.Generator) -> None:
-    """Every encoding's own code is traced above; between them these have every kind of table, edge and rewriting."""
+    """Every class of encodings is traced above."""
     assert_one_graph(attention(name, rng, "dense"), "aot_eager")
 
 

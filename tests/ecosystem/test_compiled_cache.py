@@ -38,6 +38,7 @@ def assert_few_graphs(layer: ProjectedAttention, tokens: int, room: int | None =
     assert graphs[0] == 1 and graphs[-1] <= (3 if room is None else 5), graphs
 
 
+@pytest.mark.slow
 def test_two_hundred_tokens_take_two_graphs() -> None:
     assert_few_graphs(RelativeMultiheadAttention(WIDTH, HEADS, relattn.RotaryEmbedding(WIDTH // HEADS)), tokens=200)
 

@@ -94,7 +94,7 @@ def test_autocast(dtype: str, backend: str, rng: np.random.Generator) -> None:
     ("backend", "compiler"),
     [
         pytest.param("dense", "aot_eager", marks=pytest.mark.slow),
-        ("tiled", "aot_eager"),
+        pytest.param("tiled", "aot_eager", marks=pytest.mark.slow),
         pytest.param("auto", "inductor", marks=pytest.mark.slow),
     ],
 )

@@ -24,6 +24,7 @@ from tests.ecosystem.layers import (
     every_backend,
     every_traced_encoding_slowly,
     inputs,
+    one_kind_quickly,
 )
 
 pytestmark = pytest.mark.graphs
@@ -62,7 +63,7 @@ def test_every_length_with_dense(rng: np.random.Generator) -> None:
     assert_exported(attention(ONE, rng, "dense"))
 
 
-@every_traced_encoding_slowly
+@one_kind_quickly
 def test_self_attention_of_every_length(name: str, rng: np.random.Generator) -> None:
     """Queries and keys have one length, under one name: nothing in dense, which unrolls into the graph, compares it."""
     module = attention(name, rng, "dense")

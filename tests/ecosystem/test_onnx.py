@@ -95,6 +95,7 @@ def test_auto_takes_dense(rng: np.random.Generator) -> None:
         assert_equal_numbers(session, module, length, masked=False)
 
 
+@pytest.mark.slow
 @quietly
 def test_a_key_bias_sinks_and_a_cap(rng: np.random.Generator) -> None:
     module = attention("shaw", rng, fixed={"is_causal": True, "softcap": 2.0}).float()

@@ -40,6 +40,7 @@ def text(length: int) -> dict[str, Tensor]:
     return {"input_ids": tokens, "attention_mask": mask, "token_type_ids": kinds}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_settings(settings: dict[str, Any]) -> None:
     """Pooled twice, at lengths that no pooling divides, padding and all."""

@@ -49,6 +49,7 @@ def test_a_transformers_that_is_too_old():
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("version", ["5.25.0", "6.0.0.dev0", "5.24.7"])
 def test_a_transformers_that_is_newer_than_the_last_that_was_tried(version):
     """One warning, and it is used; a later patch of the last version gives none."""
@@ -72,5 +73,6 @@ def test_floor_and_ceiling_stand_in_pyproject():
     assert tried[0] == release(FIRST) and tried[-1] == last
 
 
+@pytest.mark.slow
 def test_hf_is_there_when_it_is_asked_for():
     assert said("", "print(relattn.hf.patch.__module__)") == "relattn.hf.patching"

@@ -26,6 +26,7 @@ def test_minutes_that_do_not_suffice_allow_the_fewest_steps():
     assert seconds_of(LEAST_STEPS, 15.0, 1, COSTS) == pytest.approx(45.0 + LEAST_STEPS * 0.4 * TRAINER_OVERHEAD)
 
 
+@pytest.mark.slow
 def test_a_step_and_the_evaluations_are_timed(tmp_path):
     dataset = Dataset.load(str(write_data(tmp_path / "small.json")), SMALL["length"], Silent())
     asked = settings("data")

@@ -36,6 +36,7 @@ def copy(comparison, to):
     return to
 
 
+@pytest.mark.slow
 def test_what_is_left_on_disk(done):
     comparison, results = done
     assert {path.name for path in comparison.out.iterdir()} == {
@@ -128,6 +129,7 @@ def test_resume_does_only_what_is_missing_and_gives_the_same(done, tmp_path):
     assert repeated["summary"] == results["summary"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("label", ["none, seed 0", "none, seed 0: evaluation"])
 def test_an_interrupted_comparison_leaves_nothing_that_looks_whole_and_goes_on(done, tmp_path, label):
     comparison, results = done
@@ -150,6 +152,7 @@ def test_an_interrupted_comparison_leaves_nothing_that_looks_whole_and_goes_on(d
     assert [run["validation"] for run in resumed["runs"]] == [run["validation"] for run in results["runs"]]
 
 
+@pytest.mark.slow
 def test_pitch_and_time_are_compared_and_gone_on_with(tmp_path):
     stopped, name = [], "relative+pitch+time"
 
@@ -197,6 +200,7 @@ def test_minutes_become_steps_once_and_for_all(done, tmp_path):
     assert "measuring the speed" not in [label for label, _ in recorder.begun]
 
 
+@pytest.mark.slow
 def test_minutes_that_do_not_suffice_are_said(done, tmp_path):
     comparison, _ = done
     progress = Recorder()

@@ -58,6 +58,7 @@ def test_others_are_as_trained(encoding: str):
     assert [options_of(encoding, treatment, L, 2 * L) is None for treatment in TREATMENTS] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_the_models_of_an_experiment_are_evaluated_once(tmp_path: Path):
     data, out = write_data(tmp_path / "data.json"), tmp_path / "out"
     given = {**SMALL, "data": str(data), "encodings": ("relative", "key-query"), "seeds": (0, 1), "steps": 2}

@@ -38,6 +38,7 @@ def busy(out: Path) -> str:
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("stop", [signal.SIGKILL, None])
 def test_the_second_process_is_refused_until_the_first_is_gone(stop: signal.Signals | None, tmp_path: Path) -> None:
     data, out = write_data(tmp_path / "small.json"), tmp_path / "runs" / "out"

@@ -34,6 +34,7 @@ def test_in_chunks_through_the_cache_as_in_one_pass(encoding):
     assert cache.get_seq_length() == 40
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("max_length", [None, 16])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_keeps_time_without_a_list_unless_rows_are_masked(masked, max_length):

@@ -76,6 +76,7 @@ def damaged(content: bytes) -> list[bytes]:
     return [*found, b"", b"\xff\xfe", b"[" * 100_000, b"null", b"3", b'"x"', b"[]", b"{}", bytes(50)]
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_told_before_anything_is_trained(done, record):
     path = done / "runs" / "none-seed0" / "result.json"
     whole = path.read_bytes()

@@ -35,6 +35,7 @@ def weights(trained):
     return torch.cat([parameter.flatten() for parameter in trained.model.parameters()])
 
 
+@pytest.mark.slow
 def test_a_seed_fixes_a_run(dataset, tmp_path):
     first, again, other = (run(dataset, tmp_path / name, seed=seed) for name, seed in (("a", 5), ("b", 5), ("c", 6)))
     assert torch.equal(weights(first), weights(again))
@@ -43,10 +44,12 @@ def test_a_seed_fixes_a_run(dataset, tmp_path):
     assert not torch.equal(weights(first), weights(other))
 
 
+@pytest.mark.slow
 def test_a_trained_model_generates_with_its_cache(dataset, tmp_path):
     assert run(dataset, tmp_path).model.config.use_cache is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 4])
 def test_an_interrupted_run_goes_on_at_the_exact_place(dataset, tmp_path, stop):
     def interrupt(step, note):
@@ -94,6 +97,7 @@ def test_a_run_stopped_within_an_entry_of_its_curve_makes_the_same_entry(dataset
     assert torch.equal(weights(resumed), weights(long_run))
 
 
+@pytest.mark.slow
 def test_an_entry_of_the_curve_is_the_mean_of_its_steps(dataset, tmp_path, monkeypatch):
     losses = []
     check = trainer._check_finite
@@ -177,6 +181,7 @@ def test_a_run_that_diverges_ends_at_once(dataset, tmp_path, steps, ended):
     assert len(seen) == ended - 1
 
 
+@pytest.mark.slow
 def test_curves_end_with_the_run(dataset, tmp_path):
     trained = run(dataset, tmp_path)
     assert trained.validation_curve[-1][0] == trained.training_curve[-1][0] == PLAN.steps

@@ -29,6 +29,7 @@ def whole(tmp_path_factory):
     return data, start(settings(data), folder / "out", Recorder()).run()
 
 
+@pytest.mark.one_in(4)
 @needs_full
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json", "rng_state.pth"])
 def test_a_checkpoint_on_a_full_disk(whole, tmp_path, name):
@@ -56,6 +57,7 @@ def test_a_checkpoint_on_a_full_disk(whole, tmp_path, name):
     assert resume(out, {}, Recorder()).run()["summary"] == expected["summary"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("what", "writer", "place"),
     [

@@ -27,6 +27,7 @@ def reason(name, encoding, **options):
     return CANDIDATES[name].reason(workload(encoding, **options))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
     ("mode", "causal"),

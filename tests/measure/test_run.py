@@ -75,6 +75,7 @@ def shown(results):
     return console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_every_candidate_has_figures_or_a_reason_on_every_workload(done):
     results, _ = done
     assert len(results.measurements) == 20 * 7
@@ -370,6 +371,7 @@ def test_the_markdown_has_whole_tables(done):
     assert results.machine["processor"] in text
 
 
+@pytest.mark.slow
 def test_the_pictures_are_drawn(done, tmp_path):
     results, _ = done
     drawn = draw(results, tmp_path)

@@ -25,7 +25,7 @@ from tests.native.passes import check
 from tests.native.sets import RUNNABLE, every_set
 from tests.native.test_native import assert_every_number_of_threads_gives_the_same_bits, drawn
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = [pytest.mark.pairs, pytest.mark.one_in(3)]
 
 KERNELS = Path(__file__).parent.parent.parent / "src/relattn/backends/cpu/kernels"
 HALVES = ("bfloat16", "float16")

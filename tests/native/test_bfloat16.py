@@ -17,6 +17,8 @@ from tests.native.passes import check
 from tests.native.sets import RUNNABLE, every_set, of
 from tests.native.test_native import answers, assert_every_number_of_threads_gives_the_same_bits, drawn
 
+pytestmark = pytest.mark.pairs
+
 PAIRS = "avx512bf16"
 """The set that multiplies them two by two."""
 ENCODINGS = {

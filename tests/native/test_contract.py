@@ -14,6 +14,8 @@ from tests.contract.subject import make_subject
 from tests.native.passes import check
 from tests.native.sets import every_set
 
+pytestmark = pytest.mark.pairs
+
 HALVES = ("bfloat16", "float16")
 LONGEST = 130
 """Across a few small blocks; the float64 formula writes every pair's rows out."""

@@ -18,6 +18,8 @@ from tests.native.passes import check
 from tests.native.sets import RUNNABLE, every_set
 from tests.native.test_native import assert_every_number_of_threads_gives_the_same_bits, drawn
 
+pytestmark = pytest.mark.pairs
+
 FAR = 3 * 2**31
 """Further than 32 bits count."""
 
@@ -88,6 +90,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> 
         check(make_subject(CASES[name], setting, dtype), "native", dtype, truth=by_formula)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
 @pytest.mark.parametrize("kind", LISTS)
 @pytest.mark.parametrize("name", ["relative", "terms_all"])

@@ -23,6 +23,8 @@ from relattn import relative_attention
 from relattn.backends.cpu import operator
 from tests.native.sets import every_set
 
+pytestmark = pytest.mark.pairs
+
 U = 2.0**-24
 LAST = -87.0
 """The last x whose power is not 0."""

@@ -15,6 +15,8 @@ from tests.contract.subject import make_subject
 from tests.native.passes import check
 from tests.native.sets import every_set
 
+pytestmark = pytest.mark.pairs
+
 
 @every_set
 @pytest.mark.parametrize("width", [64, 40])

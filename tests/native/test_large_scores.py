@@ -23,6 +23,8 @@ from relattn import (
 )
 from tests.native.sets import every_set
 
+pytestmark = pytest.mark.pairs
+
 LARGE = 1e7
 HEADS, WIDTH, LONGEST = 2, 32, 2048
 

@@ -16,6 +16,8 @@ from relattn.encodings import rotation
 from relattn.encodings.rotation import rotated
 from tests.native.sets import every_set
 
+pytestmark = pytest.mark.pairs
+
 EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 LEAST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
 """The smallest number that is no subnormal in a kernel, of float16 the smallest that there is."""

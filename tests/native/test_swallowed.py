@@ -10,6 +10,8 @@ from tests.native.test_padding import both_passes
 from tests.test_axisless_terms import hold_what_a_mask_swallows
 from tests.test_tiled_edges import LENGTH, SWALLOWING, hold_a_swallowed_row_uniform
 
+pytestmark = pytest.mark.pairs
+
 
 @every_set
 @both_passes

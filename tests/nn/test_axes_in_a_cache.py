@@ -110,6 +110,7 @@ def full(layer: RelativeMultiheadAttention, x: Tensor, where: Where, **keywords:
     return layer(x, is_causal=True, query_position=places, key_position=places, **keywords)
 
 
+@pytest.mark.one_in(2)
 @every_encoding
 @pytest.mark.parametrize("kind", WHERES)
 @pytest.mark.parametrize("grad", [True, False])

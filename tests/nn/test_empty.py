@@ -53,6 +53,7 @@ def test_an_empty_memory(backend: str, name: str) -> None:
     assert not given.grad.any()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("listed", [False, True], ids=["in a row", "listed"])
 @pytest.mark.parametrize("max_length", [None, 3])
 @pytest.mark.parametrize("name", ENCODINGS)

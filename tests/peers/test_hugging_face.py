@@ -360,7 +360,7 @@ Inkling 2 Loop copies tensors.
 """
 
 
-@pytest.mark.one_in(16)
+@pytest.mark.one_in(50)
 @every_model
 def test_compiled(name: str, rng: np.random.Generator) -> None:
     """In one graph where the original compiles into one, else in several; the numbers stay."""

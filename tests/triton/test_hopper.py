@@ -78,6 +78,7 @@ def lengths_of(text: str) -> set[str]:
     return set(re.findall(r"nvmma_shared<\{swizzlingByteWidth = (\d+)", text))
 
 
+@pytest.mark.slow
 @compiling
 @pytest.mark.parametrize(
     "name", [name if name.startswith("16") else pytest.param(name, marks=pytest.mark.slow) for name in UNEVEN]

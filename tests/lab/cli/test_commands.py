@@ -232,6 +232,7 @@ def test_compose_refuses_in_one_sentence(compared, tmp_path, arguments, said):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("signum", "exits"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_says_what_is_kept_and_how_to_go_on(signum, exits, data, tmp_path, monkeypatch):
     train = lab_compare.train

@@ -21,6 +21,7 @@ def compare(data: Path, out: Path) -> tuple[int, str, str]:
     return call("compare", "--data", data, "--encodings", "none", "--steps", 1, "--out", out, *SMALL)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", MARKUP)
 def test_a_folder_named_like_markup(name: str, tmp_path: Path) -> None:
     data, out = write_data(tmp_path / f"{name.replace('/', '')}.json"), tmp_path / name
@@ -57,6 +58,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [r"a$\frac$b", "5$ and 7$"])
 @pytest.mark.parametrize("kind", ["json", "midi"])
 def test_dollars_are_no_mathematics(name: str, kind: str, tmp_path: Path, drawn: list[str]) -> None:

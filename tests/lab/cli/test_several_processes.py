@@ -89,6 +89,7 @@ def check_equal(found, expected):
             assert losses["nats"] == pytest.approx(other["evaluation"][length]["nats"], abs=AFTER_UPDATES)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("more", "told"),

@@ -35,6 +35,7 @@ def test_each_voice_has_its_colour(tmp_path):
         assert 0 < share(drawn(tmp_path, silent), colour) < 0.2 * share(whole, colour)
 
 
+@pytest.mark.slow
 def test_the_prompt_is_tinted(tmp_path):
     steps = np.full((64, 4), -1)
     shares = [share(drawn(tmp_path, steps, prompt_steps=n), GIVEN_COLOUR) for n in (0, 16, 32, 64)]
@@ -43,6 +44,7 @@ def test_the_prompt_is_tinted(tmp_path):
     assert shares[3] / shares[1] == pytest.approx(4, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_bars_are_marked(tmp_path):
     def dark_columns(**metre) -> int:
         picture = drawn(tmp_path, np.full((48, 4), -1), **metre)
@@ -55,6 +57,7 @@ def test_the_bars_are_marked(tmp_path):
     assert dark_columns(bar_steps=16, upbeat=4) == 3
 
 
+@pytest.mark.slow
 def test_a_long_piece_takes_more_rows(tmp_path):
     heights = [drawn(tmp_path, np.full((length, 4), 60), upbeat=4).shape[0] for length in (100, 132, 133, 400)]
     assert heights[0] == heights[1] < heights[2] < heights[3]
