@@ -66,10 +66,10 @@ CALLS: dict[str, Callable[..., Call]] = {
     "relative keys, a start as a tensor": lambda **given: meta_call(
         KEYS, EVERY, length=LENGTH, offset=numbers(), **given
     ),
-    "listed: relative keys": lambda **given: _listed(KEYS, **given),
-    "listed: a bias": lambda **given: _listed(("bias",), **given),
-    "listed: every table": lambda **given: _listed(TABLES, **given),
-    "rows of a grid: every table": lambda **given: _on_rows(_listed(TABLES, **given)),
+    "explicit: relative keys": lambda **given: _explicit(KEYS, **given),
+    "explicit: a bias": lambda **given: _explicit(("bias",), **given),
+    "explicit: every table": lambda **given: _explicit(TABLES, **given),
+    "rows of a grid: every table": lambda **given: _on_rows(_explicit(TABLES, **given)),
     "no table, dropout": lambda **given: meta_call(length=LENGTH, **DROPOUT, **given),
     "relative keys, dropout": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **DROPOUT, **given),
 }
@@ -84,21 +84,23 @@ WIDTHS = {
         "a bias",
         "relative keys, a float mask",
         "relative keys, dropout",
-        "listed: every table",
+        "explicit: every table",
         "rows of a grid: every table",
     ),
-    256: ("no table", "relative keys", "listed: relative keys"),
+    256: ("no table", "relative keys", "explicit: relative keys"),
 }
 IN_FLOAT32 = {
     64: ("no table", "relative keys", "every table, clipped"),
     128: ("relative keys",),
-    256: ("relative keys", "listed: relative keys"),
+    256: ("relative keys", "explicit: relative keys"),
 }
 IN_PARTS = ("no table", "a bias")
 
 
-def _listed(tables: tuple[str, ...], *, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16, **given: Any) -> Call:
-    """A causal call whose positions are listed, as they are on any other axis."""
+def _explicit(
+    tables: tuple[str, ...], *, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16, **given: Any
+) -> Call:
+    """A causal call of explicit positions, as any other axis has them."""
     every = meta_axis(0, CLIPPED, length=LENGTH, width=width, dtype=dtype, highest=0)
     axis = every._replace(**dict.fromkeys(set(TABLES) - set(tables)))
     return meta_call(length=LENGTH, width=width, dtype=dtype, highest=None, axes=(axis,), **given)

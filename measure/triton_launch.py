@@ -83,19 +83,19 @@ EVERYTHING = {
     "key_bias": (numbers_of_keys := torch.empty(BATCH, HEADS, LENGTH, device="meta")),
     "key_shift": numbers_of_keys,
 }
-LISTED = {"length": LENGTH, "highest": None}
+EXPLICIT = {"length": LENGTH, "highest": None}
 ROWS = grid(16, 16)["y"]
 CALLS = {
     "no table": meta_call(**SHAPE),
     "relative keys": meta_call(TABLES[:1], **SHAPE),
     "every table and a key mask": meta_call(TABLES, key_mask=MASK, **SHAPE),
     "every table, masks, dropout, softcap and key bias": meta_call(TABLES, **EVERYTHING, **SHAPE),
-    "explicit positions with every table": meta_call(axes=(meta_axis(0, CLIPPED, length=LENGTH),), **LISTED),
+    "explicit positions with every table": meta_call(axes=(meta_axis(0, CLIPPED, length=LENGTH),), **EXPLICIT),
     "rows of a grid with every table": meta_call(
-        axes=(meta_axis(0, CLIPPED, length=LENGTH)._replace(queries=ROWS, keys=ROWS),), **LISTED
+        axes=(meta_axis(0, CLIPPED, length=LENGTH)._replace(queries=ROWS, keys=ROWS),), **EXPLICIT
     ),
-    "two listed axes with own r and every table": meta_call(
-        axes=tuple(meta_axis(number, CLIPPED, length=LENGTH, own=WIDTH) for number in (0, 1)), **LISTED
+    "two explicit axes with own r and every table": meta_call(
+        axes=tuple(meta_axis(number, CLIPPED, length=LENGTH, own=WIDTH) for number in (0, 1)), **EXPLICIT
     ),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from relattn.backends.problem_operator import Answers, Forward
-from relattn.backends.triton.host.call import Call, ListedAxis, Table
+from relattn.backends.triton.host.call import Call, ExplicitAxis, Table
 from relattn.equation.problem import TABLES, Differentiable, Part
 from relattn.positions.explicit import ExplicitPositions
 
@@ -48,7 +48,7 @@ def meta_call(
 def meta_axis(
     number: int, rows: int, *, length: int = 4096, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16,
     own: int | None = None, **limits: int | None,
-) -> ListedAxis:  # fmt: skip
+) -> ExplicitAxis:  # fmt: skip
     """A listed axis with every table; each batch element has its own queries' positions. own: the width of its r, None
     where r is q.
     """
@@ -56,11 +56,11 @@ def meta_axis(
     query, key = ExplicitPositions(numbers(BATCH, length)), ExplicitPositions(numbers(length))
     tables = {name: getattr(call, name) for name in TABLES}
     if own is None:
-        return ListedAxis(number, query, key, **tables, **limits)
+        return ExplicitAxis(number, query, key, **tables, **limits)
     relative = call.query.new_empty(*call.query.shape[:3], own)
     wider = call.query.new_empty(*tables["relative_keys"].values.shape[:2], own)
     tables["relative_keys"] = tables["relative_keys"]._replace(values=wider)
-    return ListedAxis(number, query, key, relative, **tables, **limits)
+    return ExplicitAxis(number, query, key, relative, **tables, **limits)
 
 
 def launching() -> tuple[ModuleType, ...]:

@@ -30,7 +30,7 @@ COMPILED_FOR = {
     ("clipped relative keys", 64, "bfloat16"): 90, ("clipped relative keys and values", 64, "bfloat16"): 80,
     ("relative keys and queries", 64, "bfloat16"): 80, ("a bias", 64, "bfloat16"): 90,
     ("relative keys, a float mask", 64, "bfloat16"): 90, ("relative keys, a start as a tensor", 64, "bfloat16"): 80,
-    ("listed: every table", 64, "bfloat16"): 80, ("no table, dropout", 64, "bfloat16"): 80,
+    ("explicit: every table", 64, "bfloat16"): 80, ("no table, dropout", 64, "bfloat16"): 80,
     ("relative keys, dropout", 64, "bfloat16"): 90, ("clipped relative keys and values", 128, "bfloat16"): 80,
     ("relative keys", 128, "bfloat16"): 90, ("a bias", 128, "bfloat16"): 90, ("relative keys", 256, "bfloat16"): 90,
     ("relative keys", 64, "float32"): 80, ("relative keys", 256, "float32"): 80, ("no table", 64, "tf32x3"): 90,
@@ -173,7 +173,7 @@ def test_rows_of_lists_are_multiplied_as_matrices() -> None:
     """q . k and P . v in the walk over keys, and in a loop inside of it a product with a block of the table."""
     from tests.triton.compiled import products_in_its_loops
 
-    assert products_in_its_loops(texts_of("listed: relative keys", "forward")["ttir"]) == [2, 1]
+    assert products_in_its_loops(texts_of("explicit: relative keys", "forward")["ttir"]) == [2, 1]
 
 
 def test_the_table_that_is_committed() -> None:

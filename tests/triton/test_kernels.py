@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.backends.triton.host.call import Call, ListedAxis, Table
+from relattn.backends.triton.host.call import Call, ExplicitAxis, Table
 from relattn.equation.problem import Differentiable, Part
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
@@ -131,7 +131,7 @@ def random_tables(
 def random_axis(
     call: Call, number: int, *, tables: tuple[str, ...] = TABLES, rows: int = 9, first: int = -4, zero: bool = False,
     own: int | None = None, far: int = 0, digits: GridPositions | None = None, **limits: int,
-) -> ListedAxis:  # fmt: skip
+) -> ExplicitAxis:  # fmt: skip
     """Positions in any order, some of them twice, those of the queries of each batch element; far: where they lie.
 
     own: the width of the axis' own relative query; None where that is the query. digits: where the keys stand, and the
@@ -148,7 +148,7 @@ def random_axis(
             ExplicitPositions(torch.randint(0, keys, (batch, queries)) + far),
             ExplicitPositions(torch.randint(0, keys, (keys,)) + far),
         )
-    return ListedAxis(number, *sides, relative, **found, **limits)
+    return ExplicitAxis(number, *sides, relative, **found, **limits)
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -565,28 +565,28 @@ def scored(call: Call, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return scores, values
 
 
-def axes_of(call: Call) -> list[ListedAxis]:
+def axes_of(call: Call) -> list[ExplicitAxis]:
     """All axes; a sequence of starts by its lists."""
-    if call.listed_sequence is not None:
+    if call.explicit_sequence is not None:
         return list(call.axes)
     tables = {name: getattr(call, name) for name in TABLES}
     limits = {"lowest": call.lowest, "highest": call.highest}
     return [
-        ListedAxis(
+        ExplicitAxis(
             0, ContiguousPositions(0), ContiguousPositions(call.offset), call.relative_query, **tables, **limits
         ),
         *call.axes,
     ]
 
 
-def tensors_of(axis: ListedAxis) -> dict[str, Tensor]:
+def tensors_of(axis: ExplicitAxis) -> dict[str, Tensor]:
     """Those that get gradients, by their names in the problem."""
     tables = {name: getattr(axis, name) for name in TABLES}
     found = {"relative_query": axis.relative_query} | {name: table and table.values for name, table in tables.items()}
     return {on_axis(name, axis.number): tensor for name, tensor in found.items() if tensor is not None}
 
 
-def offsets_of(call: Call, axis: ListedAxis) -> Tensor:
+def offsets_of(call: Call, axis: ExplicitAxis) -> Tensor:
     """d_ij, [B, 1, Lq, Lk] or what broadcasts to it."""
     device = call.query.device
     keys, queries = axis.keys.expand(call.key.shape[2], device), axis.queries.expand(call.query.shape[2], device)
@@ -594,7 +594,7 @@ def offsets_of(call: Call, axis: ListedAxis) -> Tensor:
     return found.reshape(-1, 1, *found.shape[-2:])
 
 
-def rows_of(call: Call, axis: ListedAxis, name: str, tensors: dict[str, Tensor]) -> Tensor | None:
+def rows_of(call: Call, axis: ExplicitAxis, name: str, tensors: dict[str, Tensor]) -> Tensor | None:
     """The row of a table for each pair, [B, H, Lq, Lk, width], or of a bias without the width."""
     table = getattr(axis, name)
     if table is None:

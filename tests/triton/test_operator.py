@@ -37,7 +37,7 @@ pytest_plugins = ["tests.contract.fresh"]
 PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=10, key_length=6, head_dim=4, value_dim=3)
 
 
-def listed_place(length: int) -> Place:
+def explicit_place(length: int) -> Place:
     return Place(np.arange(length) // 2, np.arange(length) // 2)
 
 
@@ -57,7 +57,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "a cap and a key bias": ("t5", {"softcap": 2.0, "key_bias": (1, 4)}, 0.0),
     "sinks": ("t5", {"sinks": "per head"}, 0.0),
     "a listed sequence": ("terms_all", {"key_position": np.arange(6) * 2, "is_causal": True}, 0.0),
-    "axes": ("shaw_on_both", {"axes": dict.fromkeys("yx", (listed_place(10), started(2, 6)))}, 0.0),
+    "axes": ("shaw_on_both", {"axes": dict.fromkeys("yx", (explicit_place(10), started(2, 6)))}, 0.0),
     "starts as tensors": ("terms_all_error", {"query_position": np.array(2), "window": (3, None)}, 0.0),
 }
 every_call = pytest.mark.parametrize("kind", CALLS)

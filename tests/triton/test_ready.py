@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature, nati
 
 from measure.triton_compiled import launches
 from relattn.backends.triton.host import ready
-from relattn.backends.triton.host.call import ListedAxis
+from relattn.backends.triton.host.call import ExplicitAxis
 from relattn.backends.triton.host.kernel_args import Rows
 from relattn.backends.triton.host.opened import opened
 from relattn.backends.triton.kernels import decoding
@@ -69,7 +69,7 @@ def shapes(**changes: Any) -> dict[str, Any]:
     return {"length": 256, "highest": None, **changes}
 
 
-def axis(number: int, rows: int = 33, **changes: Any) -> ListedAxis:
+def axis(number: int, rows: int = 33, **changes: Any) -> ExplicitAxis:
     """A listed axis; a table of the changes may be None."""
     own = changes.pop("own", None)
     return meta_axis(number, rows, length=256, own=own)._replace(**changes)

@@ -44,14 +44,14 @@ class SplitPositions:
             for axis, place in self.by_axis.items()
         }
 
-    def is_listed(self) -> bool:
+    def is_explicit(self) -> bool:
         """Whether the sequence's positions are explicit."""
         return isinstance(self.by_axis[SEQUENCE], ExplicitPositions)
 
     def described(self) -> str:
         """The facts that must be the same on all ranks."""
         alike = {
-            axis: "listed" if isinstance(place, ExplicitPositions) else place for axis, place in self.by_axis.items()
+            axis: "explicit" if isinstance(place, ExplicitPositions) else place for axis, place in self.by_axis.items()
         }
         return str(alike)
 

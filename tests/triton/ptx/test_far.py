@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
+from relattn.backends.triton.host.call import FARTHEST, Call, ExplicitAxis, Table
 from relattn.positions.explicit import ExplicitPositions
 from tests.triton import test_kernels
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call, random_cotangents
@@ -67,7 +67,7 @@ def with_spread(call: Call, axis: int, step: int, folder: Path) -> Call:
     return replace(call, **changed)
 
 
-def _spread_axis(listed: ListedAxis, axis: int, step: int, folder: Path) -> ListedAxis:
+def _spread_axis(listed: ExplicitAxis, axis: int, step: int, folder: Path) -> ExplicitAxis:
     """Positions lie side by side, but for those of another batch element."""
     folder = folder / str(listed.number)
     folder.mkdir()
@@ -78,7 +78,9 @@ def _spread_axis(listed: ListedAxis, axis: int, step: int, folder: Path) -> List
     return listed._replace(**changed)
 
 
-def _spread_fields(of: Call | ListedAxis, names: tuple[str, ...], axis: int, step: int, folder: Path) -> dict[str, Any]:
+def _spread_fields(
+    of: Call | ExplicitAxis, names: tuple[str, ...], axis: int, step: int, folder: Path
+) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     for name in names:
         given = getattr(of, name)

@@ -84,7 +84,7 @@ class Inputs(NamedTuple):
             key_shift = c.float().resolve_neg().expand(*heads, problem.query.shape[2])
         axes = []
         for axis in problem.axes:
-            axes.append(_axis(axis, lanes, listed=bool(axes) or axis.positions.origin is None))
+            axes.append(_axis(axis, lanes, is_explicit=bool(axes) or axis.positions.origin is None))
         return cls(
             rows_of(problem.query, lanes),
             rows_of(problem.key, lanes, dtype),
@@ -109,8 +109,8 @@ def rows_of(tensor: Tensor, lanes: int = LANES, dtype: torch.dtype = torch.float
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _axis(axis: Axis, lanes: int, *, listed: bool) -> AxisInputs:
-    """listed: whether each token has its own position there."""
+def _axis(axis: Axis, lanes: int, *, is_explicit: bool) -> AxisInputs:
+    """is_explicit: whether each token has its own position there."""
     relative_query, tables = axis.relative_query, []
     for table in axis[2:]:
         if table is None:
@@ -122,12 +122,12 @@ def _axis(axis: Axis, lanes: int, *, listed: bool) -> AxisInputs:
     return AxisInputs(
         None if relative_query is None or axis.relative_keys is None else rows_of(relative_query, lanes),
         *tables,
-        query_positions=_listed(axis.positions.query, axis.positions.query_length) if listed else None,
-        key_positions=_listed(axis.positions.key, axis.positions.key_length) if listed else None,
+        query_positions=_positions(axis.positions.query, axis.positions.query_length) if is_explicit else None,
+        key_positions=_positions(axis.positions.key, axis.positions.key_length) if is_explicit else None,
     )
 
 
-def _listed(place: Position, length: int) -> Tensor:
+def _positions(place: Position, length: int) -> Tensor:
     """[L] or [B, L]: where the elements of a side stand."""
     return _digits(place, length) if isinstance(place, GridPositions) else place.expand(length, CPU).contiguous()
 

@@ -70,7 +70,7 @@ def packed(
     first, *others = problem.axes
     lowest, highest = first.positions.lowest, first.positions.highest
     limits = -FAR if lowest is None else lowest, FAR if highest is None else highest
-    listed = inputs.axes[0].query_positions is not None
+    is_explicit = inputs.axes[0].query_positions is not None
     query, key, value = inputs[:3]
     batch, heads, queries, width = query.shape
     _, key_heads, keys, value_width = value.shape
@@ -90,7 +90,7 @@ def packed(
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
         *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
         batch, heads, key_heads, queries, keys, width, value_width,
-        first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
+        first.positions.known_origin or 0, *(NO_LIMITS if is_explicit else limits),
         problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed,
         *(problem.dropout_origin() if problem.dropout_p > 0.0 else NO_DROPOUT),
         *_at(*outputs), *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,

@@ -109,7 +109,7 @@ def _run(
 
 
 def _multiplies_rows_of_lists(inputs: Inputs) -> bool:
-    """Whether listed pairs have products with rows, whose rounding depends on their block (kernels/lookup.h)."""
+    """Whether explicit positions have products with rows, whose rounding depends on their block (kernels/lookup.h)."""
     return any(
         axis.query_positions is not None and (axis.relative_keys is not None or axis.relative_queries is not None)
         for axis in inputs.axes

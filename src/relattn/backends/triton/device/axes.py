@@ -23,7 +23,7 @@ from torch import Tensor
 
 from relattn.backends.triton.device.bands import head_of, padded, store_rows, two_to_the
 from relattn.backends.triton.device.blocks import add_numbers, add_products, rows_of_pairs, sums_of
-from relattn.backends.triton.device.listed import vectors_of
+from relattn.backends.triton.device.explicit import vectors_of
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import wanted_tables
 from relattn.backends.triton.kernels.tables import of_values

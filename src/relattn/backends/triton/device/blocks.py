@@ -1,4 +1,4 @@
-"""On listed axes: the pairs of a tile and the rows of a table, one block of TILE rows after the other.
+"""On explicit axes: the pairs of a tile and the rows of a table, one block of TILE rows after the other.
 
     r_i . RK[d] + RQ[d] . k_j        dO_i . RV[d]        sum_j P_ij RV[d]        dRK[d] = sum dS_ij r_i
 
@@ -16,7 +16,7 @@ import triton.language as tl
 
 from relattn.backends.triton.device.atomic_add import add_rows, first_row
 from relattn.backends.triton.device.bands import dot, load_padded_rows, padded
-from relattn.backends.triton.device.listed import offsets_of, row_of, vectors_of
+from relattn.backends.triton.device.explicit import offsets_of, row_of, vectors_of
 from relattn.backends.triton.device.skew import moved, shared_place
 
 TOGETHER = tl.constexpr(4)
@@ -101,7 +101,7 @@ def by_row(weights, u, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def with_products(x, batch, head, first_query, first_key, q, k, products, D: tl.constexpr, TILE: tl.constexpr):
-    """The products of the pairs, with those of all listed axes."""
+    """The products of the pairs, with those of all explicit axes."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.relative_keys is not None:
@@ -118,7 +118,7 @@ def with_products(x, batch, head, first_query, first_key, q, k, products, D: tl.
 def with_values(
     x, batch, head, first_query, first_key, grad_output, by_weight, DV: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """dP of the pairs, with dO_i . RV[d] of all listed axes."""
+    """dP of the pairs, with dO_i . RV[d] of all explicit axes."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.relative_values is not None:
@@ -129,7 +129,7 @@ def with_values(
 
 @triton.jit
 def with_value_sums(x, batch, head, first_query, first_key, weights, total, DV: tl.constexpr, TILE: tl.constexpr):
-    """O_i of the pairs' weights, with sum_j P_ij RV[d] of all listed axes."""
+    """O_i of the pairs' weights, with sum_j P_ij RV[d] of all explicit axes."""
     dtype: tl.constexpr = x.k.at.dtype.element_ty
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
@@ -141,7 +141,7 @@ def with_value_sums(x, batch, head, first_query, first_key, weights, total, DV: 
 
 @triton.jit
 def with_query_gradient(x, batch, head, first_query, first_key, scores, total, D: tl.constexpr, TILE: tl.constexpr):
-    """dq_i, with sum_j dS_ij RK[d] of the listed axes whose r is q."""
+    """dq_i, with sum_j dS_ij RK[d] of the explicit axes whose r is q."""
     dtype: tl.constexpr = x.k.at.dtype.element_ty
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
@@ -153,7 +153,7 @@ def with_query_gradient(x, batch, head, first_query, first_key, scores, total, D
 
 @triton.jit
 def with_key_gradient(x, batch, head, first_query, first_key, scores, total, D: tl.constexpr, TILE: tl.constexpr):
-    """dk_j, with sum_i dS_ij RQ[d] of all listed axes."""
+    """dk_j, with sum_i dS_ij RQ[d] of all explicit axes."""
     dtype: tl.constexpr = x.k.at.dtype.element_ty
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]

@@ -40,5 +40,5 @@ def _limited(mask, starts):
         highest = tl.load(starts + 5)
     return Mask(
         lowest, highest, mask.keep, mask.keep_batch, mask.query_ids, mask.query_ids_batch,
-        mask.key_ids, mask.key_ids_batch, mask.pairs, mask.listed,
+        mask.key_ids, mask.key_ids_batch, mask.pairs, mask.explicit_limits,
     )  # fmt: skip

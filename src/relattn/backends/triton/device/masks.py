@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.device.listed import offsets_of
+from relattn.backends.triton.device.explicit import offsets_of
 
 
 @triton.jit
@@ -17,12 +17,12 @@ def visible(x, batch, head, i, j):
         allowed = allowed & (offset >= x.mask.lowest)
     if x.mask.highest is not None:
         allowed = allowed & (offset <= x.mask.highest)
-    if x.mask.listed is not None:
-        listed = offsets_of(x, x.mask.listed, batch, i, j)
-        if x.mask.listed.lowest is not None:
-            allowed = allowed & (listed >= x.mask.listed.lowest)
-        if x.mask.listed.highest is not None:
-            allowed = allowed & (listed <= x.mask.listed.highest)
+    if x.mask.explicit_limits is not None:
+        offsets = offsets_of(x, x.mask.explicit_limits, batch, i, j)
+        if x.mask.explicit_limits.lowest is not None:
+            allowed = allowed & (offsets >= x.mask.explicit_limits.lowest)
+        if x.mask.explicit_limits.highest is not None:
+            allowed = allowed & (offsets <= x.mask.explicit_limits.highest)
     there, batch, head = allowed, batch.to(tl.int64), head.to(tl.int64)
     if x.mask.keep is not None:
         keep = tl.load(x.mask.keep + batch * x.mask.keep_batch + j, mask=(j >= 0) & (j < x.keys), other=0)
@@ -55,7 +55,7 @@ def in_reach(x, last_query, first_key, last_key, lowest, highest):
         every = every & (lowest >= x.mask.lowest)
     if x.mask.highest is not None:
         every = every & (highest <= x.mask.highest)
-    if x.mask.listed is not None:
+    if x.mask.explicit_limits is not None:
         every = every & False
     return every
 

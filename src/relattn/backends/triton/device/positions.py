@@ -69,9 +69,9 @@ def side_of(position: Position, length: int, device: torch.device) -> Side:
         computed = _computed(GridPositions(((1, 1, max(length, 1)),), start=position.start), length)
     if computed is not None:
         return Side(None, None, computed)
-    listed = position.expand(length, device)
-    listed = listed if listed.stride(-1) == 1 else listed.contiguous()
-    return Side(listed, 0 if listed.dim() == 1 or listed.shape[0] == 1 else listed.stride(0), None)
+    every = position.expand(length, device)
+    every = every if every.stride(-1) == 1 else every.contiguous()
+    return Side(every, 0 if every.dim() == 1 or every.shape[0] == 1 else every.stride(0), None)
 
 
 def _computed(digits: GridPositions, length: int) -> Computed | None:

@@ -16,7 +16,7 @@ from relattn.backends.triton.device.bands import (
 )
 from relattn.backends.triton.device.biases import load_edge_bias, with_bias
 from relattn.backends.triton.device.clip_regions import AFTER, is_constant
-from relattn.backends.triton.device.listed import with_biases
+from relattn.backends.triton.device.explicit import with_biases
 from relattn.backends.triton.device.masks import in_reach, pairs_at, visible
 from relattn.backends.triton.device.skew import pairs_from_columns, pairs_from_rows
 

@@ -4,7 +4,7 @@ S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  
 cap(S)  =  softcap * tanh(S / softcap)
 O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] ),   d = offset + j - i
 
-The axes of `ListedAxis` add the same terms of their own offsets, d = p(j) - p(i).
+The axes of `ExplicitAxis` add the same terms of their own offsets, d = p(j) - p(i).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Table(NamedTuple):
     zero: bool
 
 
-class ListedAxis(NamedTuple):
+class ExplicitAxis(NamedTuple):
     """An axis on which every token has its own position, and what its offsets add.
 
     number: that of the axis in the problem, for the names of its gradients. queries, keys: where they stand.
@@ -99,7 +99,7 @@ class Call:
     in_float32: bool
     precision: str
     for_backward: bool = False
-    axes: tuple[ListedAxis, ...] = ()
+    axes: tuple[ExplicitAxis, ...] = ()
 
     @cached_property
     def adds_mask(self) -> bool:
@@ -107,7 +107,7 @@ class Call:
         return self.explicit_mask is not None and self.explicit_mask.is_floating_point()
 
     @property
-    def listed_sequence(self) -> ListedAxis | None:
+    def explicit_sequence(self) -> ExplicitAxis | None:
         """The sequence, where it is one of the axes."""
         return self.axes[0] if self.axes and self.axes[0].number == 0 else None
 

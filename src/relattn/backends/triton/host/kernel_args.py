@@ -35,7 +35,7 @@ class Band(NamedTuple):
     zero: int | None
 
 
-class ListedTable(NamedTuple):
+class ExplicitTable(NamedTuple):
     """A table of an axis, as in `Band`. No offset is known there, so any may lie outside of the table."""
 
     at: Tensor
@@ -56,7 +56,7 @@ class Pairs(NamedTuple):
     key: int | None
 
 
-class Lists(NamedTuple):
+class ExplicitLimits(NamedTuple):
     """The positions on an axis, and the limits of visible offsets."""
 
     queries: Side
@@ -65,10 +65,10 @@ class Lists(NamedTuple):
     highest: int | None
 
 
-class Listed(NamedTuple):
-    """A `ListedAxis`, with the width of its r. In a bundle a length is a constant for the compiler, a number is not. So
-    log_width has as many members as the padded width has doublings of 1; and summed as many as the sum of 2^n over the
-    tables whose gradients are computed, by their number n in TABLES.
+class ExplicitAxisArgs(NamedTuple):
+    """An `ExplicitAxis`, with the width of its r. In a bundle a length is a constant for the compiler, a number is not.
+    So log_width has as many members as the padded width has doublings of 1. And summed has as many as the sum of 2^n
+    over the tables whose gradients are computed, by their number n in TABLES.
 
     r: None where it is q.
     """
@@ -76,10 +76,10 @@ class Listed(NamedTuple):
     queries: Side
     keys: Side
     r: Rows | None
-    relative_keys: ListedTable | None
-    relative_queries: ListedTable | None
-    relative_values: ListedTable | None
-    bias: ListedTable | None
+    relative_keys: ExplicitTable | None
+    relative_queries: ExplicitTable | None
+    relative_values: ExplicitTable | None
+    bias: ExplicitTable | None
     relative_width: int
     log_width: tuple[None, ...]
     summed: tuple[None, ...]
@@ -87,7 +87,7 @@ class Listed(NamedTuple):
 
 class Mask(NamedTuple):
     """The masks and limits that decide which pairs attend, with the steps along the axes of each tensor; see
-    `masks.py`. listed: the limits of a sequence of lists.
+    `masks.py`. explicit_limits: those of a sequence of explicit positions.
     """
 
     lowest: int | None
@@ -99,7 +99,7 @@ class Mask(NamedTuple):
     key_ids: Tensor | None
     key_ids_batch: int | None
     pairs: Pairs | None
-    listed: Lists | None
+    explicit_limits: ExplicitLimits | None
 
 
 class KernelArgs(NamedTuple):
@@ -108,7 +108,7 @@ class KernelArgs(NamedTuple):
     r: None where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
     row is a head. added: a float mask. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0.
     starts: where an origin is a tensor, offset is 0, and the tables'
-    first offsets and the limits stand in memory (`device_starts.py`). axes: those of lists (`listed.py`).
+    first offsets and the limits stand in memory (`device_starts.py`). axes: the explicit ones (`explicit.py`).
     """
 
     q: Rows
@@ -132,4 +132,4 @@ class KernelArgs(NamedTuple):
     softcap: float | None
     dropout: Dropout | None
     starts: Tensor | None
-    axes: tuple[Listed, ...]
+    axes: tuple[ExplicitAxisArgs, ...]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.triton.host.call import Call, ListedAxis, Table
+from relattn.backends.triton.host.call import Call, ExplicitAxis, Table
 from relattn.equation.key_bias import lowered
 from relattn.equation.problem import TABLES, Axis, Problem
 
@@ -24,33 +24,33 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
     for axis in problem.axes:
         if axis.relative_query is not None:
             dtype = torch.promote_types(dtype, axis.relative_query.dtype)
-    listed = []
+    axes = []
     for number, axis in enumerate(others, start=1):
         if axis.tables():
-            listed.append(_listed(axis, number, dtype))
+            axes.append(_explicit_axis(axis, number, dtype))
     limits = {"lowest": positions.lowest, "highest": positions.highest}
     if positions.origin is None:
-        listed.insert(0, _listed(first, 0, dtype)._replace(**limits))
-        of_runs: dict[str, Any] = dict.fromkeys(("relative_query", *TABLES, *limits)) | {"offset": 0}
+        axes.insert(0, _explicit_axis(first, 0, dtype)._replace(**limits))
+        on_sequence: dict[str, Any] = dict.fromkeys(("relative_query", *TABLES, *limits)) | {"offset": 0}
     else:
-        of_runs = _terms(first, dtype) | limits | {"offset": positions.origin}
+        on_sequence = _terms(first, dtype) | limits | {"offset": positions.origin}
     segments = mask.segments or (None, None)
     key_bias, key_shift = (None, None) if problem.key_bias is None else _key_bias(problem)
     explicit = mask.pairs
     if explicit is not None and explicit.dtype == torch.float64:
         explicit = explicit.to(torch.float32)
     return Call(
-        query=problem.query.to(dtype), key=problem.key.to(dtype), value=problem.value.to(dtype), **of_runs,
+        query=problem.query.to(dtype), key=problem.key.to(dtype), value=problem.value.to(dtype), **on_sequence,
         key_mask=mask.key_mask, query_segments=segments[0], key_segments=segments[1],
         explicit_mask=explicit, key_bias=key_bias, key_shift=key_shift, seed=seed,
         part=problem.dropout_origin(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
-        in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype, is_listed=bool(listed)),
-        for_backward=problem.for_backward, axes=tuple(listed),
+        in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype, is_explicit=bool(axes)),
+        for_backward=problem.for_backward, axes=tuple(axes),
     )  # fmt: skip
 
 
-def _listed(axis: Axis, number: int, dtype: torch.dtype) -> ListedAxis:
-    return ListedAxis(number, axis.positions.query, axis.positions.key, **_terms(axis, dtype))
+def _explicit_axis(axis: Axis, number: int, dtype: torch.dtype) -> ExplicitAxis:
+    return ExplicitAxis(number, axis.positions.query, axis.positions.key, **_terms(axis, dtype))
 
 
 def _terms(axis: Axis, dtype: torch.dtype) -> dict[str, Any]:
@@ -71,13 +71,13 @@ def _terms(axis: Axis, dtype: torch.dtype) -> dict[str, Any]:
 WIDEST_IN_PARTS = 64
 
 
-def _precision(problem: Problem, dtype: torch.dtype, *, is_listed: bool) -> str:
+def _precision(problem: Problem, dtype: torch.dtype, *, is_explicit: bool) -> str:
     """Of products of float32 with float32: "ieee", or "tf32x3" where less than the highest precision is asked for.
 
     Two parts of every factor fit in registers up to WIDEST_IN_PARTS features, beside no table but a bias of starts.
-    is_listed: whether there is an axis of lists.
+    is_explicit: whether there is an explicit axis.
     """
-    if is_listed or dtype != torch.float32 or problem.axes[0][2:5] != (None, None, None):
+    if is_explicit or dtype != torch.float32 or problem.axes[0][2:5] != (None, None, None):
         return "ieee"
     fits = max(problem.query.shape[3], problem.value.shape[3]) <= WIDEST_IN_PARTS
     return "tf32x3" if fits and not _highest_is_asked_for() else "ieee"

@@ -9,14 +9,23 @@ from torch import Tensor
 from relattn.backends.triton.device.bands import padded
 from relattn.backends.triton.device.dropout import dropout_of
 from relattn.backends.triton.device.positions import side_of
-from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
-from relattn.backends.triton.host.kernel_args import Band, KernelArgs, Listed, ListedTable, Lists, Mask, Pairs, Rows
+from relattn.backends.triton.host.call import FARTHEST, Call, ExplicitAxis, Table
+from relattn.backends.triton.host.kernel_args import (
+    Band,
+    ExplicitAxisArgs,
+    ExplicitLimits,
+    ExplicitTable,
+    KernelArgs,
+    Mask,
+    Pairs,
+    Rows,
+)
 from relattn.equation.problem import TABLES, Differentiable
 
 
 def pack(call: Call, wanted: Differentiable[bool] | None = None) -> KernelArgs:
     """The call's tensors, last axes made contiguous where they are not. wanted: the gradients that are computed."""
-    axes = tuple(_listed(call, axis, wanted) for axis in call.axes) if call.axes else ()
+    axes = tuple(_explicit_axis(call, axis, wanted) for axis in call.axes) if call.axes else ()
     bands = dict.fromkeys(TABLES)
     for name in TABLES:
         if (table := getattr(call, name)) is not None:
@@ -98,11 +107,11 @@ def _band(call: Call, table: Table) -> Band:
     return Band(*_table_at(table.values), first, table.values.shape[1], outside, 1 if outside and table.zero else None)
 
 
-def _listed_table(table: Table | None) -> ListedTable | None:
+def _explicit_table(table: Table | None) -> ExplicitTable | None:
     if table is None:
         return None
     assert isinstance(table.first, int)
-    return ListedTable(*_table_at(table.values), table.first, table.values.shape[1], 1 if table.zero else None)
+    return ExplicitTable(*_table_at(table.values), table.first, table.values.shape[1], 1 if table.zero else None)
 
 
 def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
@@ -112,39 +121,39 @@ def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
     return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1) if values.dim() == 3 else 1
 
 
-def wanted_tables(owner: Call | ListedAxis, wanted: Differentiable[bool] | None) -> dict[str, Table]:
+def wanted_tables(owner: Call | ExplicitAxis, wanted: Differentiable[bool] | None) -> dict[str, Table]:
     """The tables of the call's sequence, or of an axis, whose gradients are wanted, by the names of its fields."""
     if wanted is None:
         return {}
-    asked = wanted.axes[owner.number if isinstance(owner, ListedAxis) else 0].tables
+    asked = wanted.axes[owner.number if isinstance(owner, ExplicitAxis) else 0].tables
     tables = {name: getattr(owner, name) for name, one in zip(TABLES, asked, strict=True) if one}
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def _listed(call: Call, axis: ListedAxis, wanted: Differentiable[bool] | None) -> Listed:
+def _explicit_axis(call: Call, axis: ExplicitAxis, wanted: Differentiable[bool] | None) -> ExplicitAxisArgs:
     width = (call.query if axis.relative_query is None else axis.relative_query).shape[3]
-    return Listed(
+    return ExplicitAxisArgs(
         side_of(axis.queries, call.query.shape[2], call.query.device),
         side_of(axis.keys, call.key.shape[2], call.query.device),
         None if axis.relative_query is None else rows(axis.relative_query),
-        _listed_table(axis.relative_keys),
-        _listed_table(axis.relative_queries),
-        _listed_table(axis.relative_values),
-        _listed_table(axis.bias),
+        _explicit_table(axis.relative_keys),
+        _explicit_table(axis.relative_queries),
+        _explicit_table(axis.relative_values),
+        _explicit_table(axis.bias),
         relative_width=width,
         log_width=(None,) * (int(padded(width)).bit_length() - 1),
         summed=(None,) * sum(1 << TABLES.index(name) for name in wanted_tables(axis, wanted)),
     )
 
 
-def _listed_limits(call: Call, axes: tuple[Listed, ...]) -> Lists | None:
-    axis = call.listed_sequence
+def _explicit_limits(call: Call, axes: tuple[ExplicitAxisArgs, ...]) -> ExplicitLimits | None:
+    axis = call.explicit_sequence
     if axis is None or (axis.lowest is None and axis.highest is None):
         return None
-    return Lists(axes[0].queries, axes[0].keys, axis.lowest, axis.highest)
+    return ExplicitLimits(axes[0].queries, axes[0].keys, axis.lowest, axis.highest)
 
 
-def _mask(call: Call, axes: tuple[Listed, ...]) -> Mask:
+def _mask(call: Call, axes: tuple[ExplicitAxisArgs, ...]) -> Mask:
     lowest, highest = _limits(call)
     keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
     query_ids, key_ids = call.query_segments, call.key_segments
@@ -161,7 +170,7 @@ def _mask(call: Call, axes: tuple[Listed, ...]) -> Mask:
         key_ids=key_ids,
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
         pairs=None if boolean is None else pairs(call, boolean),
-        listed=_listed_limits(call, axes) if axes else None,
+        explicit_limits=_explicit_limits(call, axes) if axes else None,
     )
 
 

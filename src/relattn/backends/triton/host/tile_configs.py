@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from relattn.backends.triton.device.bands import INTERPRETED
-from relattn.backends.triton.host.call import Call, ListedAxis, Table
+from relattn.backends.triton.host.call import Call, ExplicitAxis, Table
 from relattn.backends.triton.host.pack import every_width_of, widths_of
 from relattn.equation.problem import Differentiable
 
@@ -214,7 +214,7 @@ def _holds_much(kernel: str, call: Call) -> bool:
     return of_queries and vectors + drops > 2
 
 
-def _vectors(call: Call | ListedAxis) -> int:
+def _vectors(call: Call | ExplicitAxis) -> int:
     """The number of tables of vectors."""
     return sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
 

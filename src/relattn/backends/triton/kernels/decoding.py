@@ -25,7 +25,7 @@ from relattn.backends.triton.device.bands import load_band, load_rows, padded, p
 from relattn.backends.triton.device.biases import load_bias
 from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps
-from relattn.backends.triton.device.listed import with_products_of_query, with_value_rows
+from relattn.backends.triton.device.explicit import with_products_of_query, with_value_rows
 from relattn.backends.triton.device.masks import in_reach, key_tiles
 from relattn.backends.triton.device.scores import LOG2_E, finish_scores
 from relattn.backends.triton.host.call import Call, answers_of

@@ -138,9 +138,7 @@ class _Block(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A tile of keys: the first, its rows, and q . k and dO . v with a tile of queries [i, n], with the terms of listed
-    axes.
-    """
+    """A tile of keys: the first, its rows, and q . k and dO . v with a tile of queries [i, n], by all axes."""
 
     first: Any
     k: Any

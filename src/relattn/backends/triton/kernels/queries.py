@@ -230,7 +230,7 @@ def walk_keys(
             before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, REGION, 0, TILE)
             add_sides(sides.relative_queries, before, after, row, rows, start, x.keys, TILE)
 
-        # dq += dS RK and dk += dS^T RQ of listed axes; dk += dS^T RQ by the one row beyond a clipped table
+        # dq += dS RK and dk += dS^T RQ of explicit axes; dk += dS^T RQ by the one row beyond a clipped table
         by_query = with_query_gradient(x, batch, head, first_query, start, scores, by_query, D, TILE)
         if buffers.key is not None:
             by_key = tl.zeros((TILE, padded(D)), tl.float32)

@@ -45,7 +45,7 @@ def number_at(table, head, row, there, feature):
 
 @triton.jit
 def with_biases(x, batch, head, i, j, scores, factor):
-    """The scores of the pairs, with `factor` times the biases of all listed axes."""
+    """The scores of the pairs, with `factor` times the biases of all explicit axes."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.bias is not None:
@@ -68,7 +68,7 @@ def vectors_of(axis, batch, head, first, count, q, TILE: tl.constexpr):
 
 @triton.jit
 def with_products_of_query(x, batch, head, i, j, q, k, products, D: tl.constexpr):
-    """The products of one query i with keys j [n], with those of all listed axes. q [1, padded D], k [n, padded D]."""
+    """The products of one query i with keys j [n], with those of explicit axes. q [1, padded D], k [n, padded D]."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.relative_keys is not None:
@@ -82,7 +82,7 @@ def with_products_of_query(x, batch, head, i, j, q, k, products, D: tl.constexpr
 
 @triton.jit
 def with_value_rows(x, batch, head, i, j, values, DV: tl.constexpr):
-    """v_j [n, padded DV], with RV[d] of all listed axes, for one query i."""
+    """v_j [n, padded DV], with RV[d] of all explicit axes, for one query i."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.relative_values is not None:
