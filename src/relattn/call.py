@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relattn.backends.base import Backend
-from relattn.backends.select import Explanation, check_backend, explain_choice, select
+from relattn.backends.select import BACKENDS, Explanation, check_backend, explain_choice, select
 from relattn.checks.autocast import narrowed, without_autocast
 from relattn.checks.positions import check_window, places_of
 from relattn.checks.tensors import check_attn_mask, check_key_mask, check_segments, check_tensors
@@ -156,7 +156,7 @@ def request(
         prepared it.
     """
     scale, dropout_p, backend = options.scale, options.dropout_p, options.backend
-    if type(backend) is not str or backend != "auto":
+    if type(backend) is not str or (backend != "auto" and backend not in BACKENDS):
         check_backend(backend)
     if type(dropout_p) is not float or not 0.0 <= dropout_p <= 1.0:
         dropout_p = check_probability("dropout_p", dropout_p)

@@ -138,7 +138,7 @@ def operator_of(
 
     def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """O and, where the problem asks for it, lse."""
-        if problem.asks_for_gradient() or _needs_dispatcher(problem):
+        if _needs_dispatcher(problem) or problem.asks_for_gradient():
             tensors, *others = flat(problem, seed)
             if is_intercepted(tensors):
                 output, lse, _, _ = getattr(torch.ops.relattn, name)(tensors, *others)
@@ -174,7 +174,7 @@ def finished(
 
 def _needs_dispatcher(problem: Problem) -> bool:
     """Whether anything but the kernels watches the call, or a start must still be read."""
-    if isinstance(problem.sequence().positions.origin, Tensor):
+    if isinstance(problem.axes[0].positions.origin, Tensor):
         return True
     for axis in problem.axes:
         for table in axis[2:]:

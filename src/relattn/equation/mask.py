@@ -94,12 +94,14 @@ class Mask(NamedTuple):
             return True, True
         last_with_last = first_with_first + positions.key_length - positions.query_length
         keys = queries = False
+        holds = statically_true if torch.compiler.is_compiling() else bool
         if highest is not None:  # the last key lies ahead of the last query; the first key ahead of the first query
-            keys = not statically_true(last_with_last <= highest)
-            queries = not statically_true(first_with_first <= highest)
+            keys, queries = not holds(last_with_last <= highest), not holds(first_with_first <= highest)
         if lowest is not None:  # the first key lies too far behind the first query; the last key behind the last query
-            keys = keys or not statically_true(first_with_first >= lowest)
-            queries = queries or not statically_true(last_with_last >= lowest)
+            keys, queries = (
+                keys or not holds(first_with_first >= lowest),
+                queries or not holds(last_with_last >= lowest),
+            )
         return keys, queries
 
     def _meets_itself(self) -> bool:

@@ -93,9 +93,10 @@ class Positions:
             object.__setattr__(self, "prefix_tokens", (_prefix_tokens(self.query), _prefix_tokens(self.key)))
         if known is None:
             return
-        if self.lowest is not None and statically_true(known - self.query_length + 1 >= self.lowest):
+        holds = statically_true if torch.compiler.is_compiling() else bool
+        if self.lowest is not None and holds(known - self.query_length + 1 >= self.lowest):
             object.__setattr__(self, "lowest", None)
-        if self.highest is not None and statically_true(known + self.key_length - 1 <= self.highest):
+        if self.highest is not None and holds(known + self.key_length - 1 <= self.highest):
             object.__setattr__(self, "highest", None)
 
     def query_positions(self) -> Int64[Tensor, "*B Lq"]:
