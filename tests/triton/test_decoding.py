@@ -68,10 +68,11 @@ def test_a_tile_of_queries_gives_the_same(device: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("device", ["cpu"])
 def test_parts_keep_programs_busy_and_are_worth_one(device: str) -> None:
     """By rows of a call, its keys and what of them is visible; no kernel runs."""
-    from relattn.backends.triton.kernels.decoding import _parts
+    from relattn.backends.triton.kernels.decoding import _num_splits
 
     def parts(heads: int, keys: int, **given: int) -> int:
-        return _parts(make_call(heads=(heads, heads), lengths=(1, keys), widths=(1, 1, 1), tables=TABLES[:1], **given))
+        call = make_call(heads=(heads, heads), lengths=(1, keys), widths=(1, 1, 1), tables=TABLES[:1], **given)
+        return _num_splits(call)
 
     assert parts(16, 8192) == 64
     assert parts(64, 8192) == 16
