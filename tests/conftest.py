@@ -67,12 +67,12 @@ def spread(cases: list[pytest.Item]) -> Iterator[tuple[pytest.Item, int]]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which of the cases of a product run.
 
     Of a test marked `pairs`, cases stay until every pair of values of two parameters is met. Where a whole file is
-    marked, its tests are one product, and the function is a parameter. Of a test marked one_in(n), the n-th part that
-    meets the most pairs stays, one case at least, and the rest are slow.
+    marked, its tests are one product, and the function is a parameter: alone, a test of it has more cases. Of a test
+    marked one_in(n), that n-th of its cases stays which meets the most pairs, one case at least; the rest are slow.
 
     Tests with a timeout of their own last longest. They come first: at the end one worker would run them, and the
     others wait. RELATTN_ONE_IN=20 leaves one test in twenty, which their names fix. RELATTN_SINCE=commit leaves one in
@@ -84,6 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for node, _ in item.iter_markers_with_node("pairs"):
             products[node.nodeid.partition("[")[0]].append(item)
     left = {case for product in products.values() for case, new in spread(product) if not new}
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left and zlib.crc32(item.nodeid.encode()) % share == 0]
     if since := os.environ.get("RELATTN_SINCE"):
         reached = reach.reaching(reach.changed_since(since))

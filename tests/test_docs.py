@@ -280,3 +280,12 @@ def test_broken_links_are_found(tmp_path):
         "# The one title\n[a](page.md) [b](#the-one-title) [c](none.md) [d](page.md#other) [e](https://x.org)\n"
     )
     assert broken_links(page) == ["none.md", "page.md#other"]
+
+
+def test_the_test_files_that_the_makefile_names_exist():
+    text = (ROOT / "Makefile").read_text()
+    named = re.findall(r"(?<![\w$/])(tests/[\w/]+\.(?:py|cpp))", text)
+    for prefix, names in re.findall(r"addprefix (tests/\w+/test_),([^)]*)\)", text):
+        named += [prefix + name for name in names.split()]
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).exists()] == []

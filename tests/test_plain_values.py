@@ -5,15 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from relattn import (
     AlibiBias,
     DisentangledEmbedding,
     KerpleBias,
     KeyQueryEmbedding,
+    OffsetTable,
     RelativeEmbedding,
     RotaryEmbedding,
     SandwichBias,
+    ScoreTerms,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
@@ -29,6 +32,7 @@ from relattn.checks.values import (
     check_base,
     check_buckets,
     check_positive,
+    check_scale,
     check_sides,
     check_size,
     check_slopes,
@@ -185,3 +189,23 @@ def test_the_functions_of_an_offset() -> None:
     np.testing.assert_array_equal(sinusoids(offsets, two), sinusoids(offsets, 2))
     given, plain = {"num_buckets": np.int64(8), "max_distance": np.int64(9)}, {"num_buckets": 8, "max_distance": 9}
     np.testing.assert_array_equal(t5_buckets(offsets, **given), t5_buckets(offsets, **plain))
+
+
+def test_the_first_offset_of_a_table() -> None:
+    """Also where the call records a gradient, and its numbers go through an operator."""
+    values = torch.randn(1, 13, 8, requires_grad=True)
+    table, same = OffsetTable(values, np.int64(-6)), OffsetTable(values, -6)  # pyright: ignore[reportArgumentType]
+    assert type(table.first) is int
+    tensors = [torch.randn(1, 2, 6, 8) for _ in range(3)]
+    ours, expected = (
+        relative_attention(*tensors, encoding=ScoreTerms(relative_keys=one), backend="tiled") for one in (table, same)
+    )
+    assert ours.requires_grad and torch.equal(ours, expected)
+
+
+def test_a_scale_is_a_float() -> None:
+    """Every finite int is one, also beyond 64 bits, where an operator takes it."""
+    assert type(check_scale(2**70)) is float
+    tensors = [torch.zeros(1, 2, 6, 8, requires_grad=True) for _ in range(3)]
+    with FlopCounterMode(display=False):
+        assert relative_attention(*tensors, scale=10**20, backend="tiled").count_nonzero() == 0

@@ -82,9 +82,8 @@ def relative_attention(
         attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
         softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
-    return request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options).run()[
-        0
-    ]
+    request = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
+    return request.run()[0]
 
 
 def attention_and_lse(
@@ -206,6 +205,9 @@ def explain(
     backend: str = "auto",
 ) -> Explanation:
     """Which backend `relative_attention` takes for these arguments, and for each of the others why not.
+
+    `attention_and_lse` takes the same one, but in place of "sdpa", which returns no lse, the first of the others that
+    is called usable.
 
     Only the encoding's terms are computed. `print` the answer, or read its `chosen` and `others`.
 

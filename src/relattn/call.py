@@ -160,6 +160,7 @@ def request(
         check_backend(backend)
     if type(dropout_p) is not float or not 0.0 <= dropout_p <= 1.0:
         dropout_p = check_probability("dropout_p", dropout_p)
+    scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else check_scale(scale)
     mask = _mask(options, places.sequence, batch, query, key)
     if encoding is None:
         terms = NOTHING
@@ -182,7 +183,7 @@ def request(
         value=value,
         axes=tuple(axes),
         mask=mask,
-        scale=1.0 / math.sqrt(query.shape[3]) if scale is None else check_scale(scale),
+        scale=scale,
         output_dtype=query.dtype,
         dropout_p=dropout_p,
         return_lse=return_lse,

@@ -65,7 +65,7 @@ PAIRS_IN_A_GRAPH = 2**16
 Below, one operator costs more than the compiled operations of dense.
 """
 
-PAIRS_OF_LISTS = 2**17
+PAIRS_IF_EXPLICIT = 2**17
 """Where positions are explicit and no gradient is asked, native takes less time than dense from here on.
 
 Below, the search for rows that see no key costs more. The kernel for few queries does not need this search, and takes
@@ -195,7 +195,7 @@ def _suits_native(problem: Problem) -> bool:
     if not problem.asks_for_gradient():
         explicit = problem.axes[0].positions.origin is None
         few = statically_true(has_few_queries(problem))
-        return few or (long_enough and (not explicit or _may_have(problem, PAIRS_OF_LISTS)))
+        return few or (long_enough and (not explicit or _may_have(problem, PAIRS_IF_EXPLICIT)))
     return long_enough and _may_have(problem, PAIRS_FOR_A_STEP)
 
 

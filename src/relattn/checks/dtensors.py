@@ -84,7 +84,7 @@ def _is_split(tensor: Any) -> bool:
 
 
 def outliving(module: nn.Module, output: Output) -> Output:
-    """What a module returns; copies of its tensors where `fully_shard` wraps the module.
+    """What a module returns; copies of its tensors where `fully_shard` wraps the module. FSDP must have been imported.
 
     After the call FSDP2 frees the gathered parameters, and a table may be one. It also hangs the hook that gathers them
     again on these tensors, and an operation in place would drop it from a view, as a Linear returns one.

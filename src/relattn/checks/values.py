@@ -95,14 +95,14 @@ def check_probability(name: str, value: object) -> float:
 
 
 def check_scale(scale: object) -> float:
-    """A finite number, as a plain number.
+    """A finite number, as a float.
 
     Raises ValueError: for anything else.
     """
     number = as_finite(scale)
     if number is None:
         raise ValueError(f"scale: got {came(scale)}; expected a finite number, or None for 1/sqrt(width)")
-    return number
+    return float(number)
 
 
 def check_softcap(softcap: object, *, in_float64: bool) -> float:

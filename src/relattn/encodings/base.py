@@ -55,18 +55,17 @@ class RelativeEncoding(nn.Module, ABC):
         that is not named is shared by the heads. All are shared where `num_heads` is None.
     split: how processes share the heads; `relattn.distributed.HeadwiseParallel` sets it. None: one process has all
         heads.
-    rewrites_keys: whether it has its own `prepare_keys`. Then a sum cannot multiply relative queries with those keys.
     """
 
     axes: tuple[str, ...] = ON_SEQUENCE
     has_tables = True
     head_axes: Mapping[str, int] = MappingProxyType({})
     split: Split | None = None
-    rewrites_keys: bool = False
 
-    def __init_subclass__(cls, **arguments: object) -> None:
-        super().__init_subclass__(**arguments)
-        cls.rewrites_keys = cls.prepare_keys is not RelativeEncoding.prepare_keys
+    @property
+    def rewrites_keys(self) -> bool:
+        """Whether it has its own `prepare_keys`: then a sum cannot multiply relative queries with those keys."""
+        return type(self).prepare_keys is not RelativeEncoding.prepare_keys
 
     def prepare_keys(
         self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
@@ -304,8 +303,13 @@ class OnAxis(RelativeEncoding):
             )
         if not isinstance(axis, str) or not axis or axis == SEQUENCE:
             raise ValueError(f"{name}.on: got {axis!r}; expected the name of an axis other than 'sequence'")
-        self.encoding, self.rewrites_keys = encoding, encoding.rewrites_keys
+        self.encoding = encoding
         self.axes = (axis,)
+
+    @property
+    def rewrites_keys(self) -> bool:
+        """Whether the encoding does."""
+        return self.encoding.rewrites_keys
 
     def prepare_keys(
         self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
@@ -346,12 +350,11 @@ class EncodingSum(RelativeEncoding):
         operands: list[RelativeEncoding] = []
         for encoding in encodings:
             operands.extend(encoding.encodings if isinstance(encoding, EncodingSum) else [encoding])
-        rotations = [operand.rewrites_keys for operand in operands].count(True)
-        if rotations > 1:
+        if [operand.rewrites_keys for operand in operands].count(True) > 1:
             raise UnsupportedError(
                 "sum of encodings: two operands rotate the queries and keys; no paper defines that, keep one of them"
             )
-        self.operands, self.rewrites_keys = nn.ModuleList(operands), rotations == 1
+        self.operands = nn.ModuleList(operands)
 
     @property
     def axes(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -372,7 +375,8 @@ class EncodingSum(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The sum of every operand's terms; each sees the query as the caller gave it."""
-        return lower(self, query, key, None, Places(positions, getattr(positions, "by_axis", {})))
+        others = dict(getattr(positions, "by_axis", {}))
+        return lower(self, query, key, None, Places(others.pop(SEQUENCE, positions), others))
 
     def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
         """The operands' terms as one. Terms over the caller's query are added first, then the others are joined to
@@ -383,13 +387,18 @@ class EncodingSum(RelativeEncoding):
         combined = _added([part.by_axes()[ON_SEQUENCE] if part.axes else part for part in parts], query)
         for axes in dict.fromkeys(axes for part in parts for axes in part.axes):
             combined = combined + _added([part.axes[axes] for part in parts if axes in part.axes], query).on(*axes)
-        of_axes = combined.by_axes().values() if self.rewrites_keys else ()
-        if any(terms.relative_queries is not None for terms in of_axes):
+        has_relative_queries = [terms.relative_queries is not None for terms in (combined, *combined.axes.values())]
+        if True in has_relative_queries and self.rewrites_keys:
             raise UnsupportedError(
                 "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
                 "which no paper defines"
             )
         return combined
+
+    @property
+    def rewrites_keys(self) -> bool:
+        """Whether an operand has its own `prepare_keys`."""
+        return any(operand.rewrites_keys for operand in self.encodings)
 
     @property
     def encodings(self) -> list[RelativeEncoding]:

@@ -94,7 +94,7 @@ class Mask(NamedTuple):
             return True, True
         last_with_last = first_with_first + positions.key_length - positions.query_length
         keys = queries = False
-        holds = statically_true if torch.compiler.is_compiling() else bool
+        holds = statically_true if torch.compiler.is_compiling() else bool  # as in `Positions`
         if highest is not None:  # the last key lies ahead of the last query; the first key ahead of the first query
             keys, queries = not holds(last_with_last <= highest), not holds(first_with_first <= highest)
         if lowest is not None:  # the first key lies too far behind the first query; the last key behind the last query

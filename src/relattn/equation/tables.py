@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,7 @@ class OffsetTable:
         if self.beyond not in BEYOND:
             check_choice("OffsetTable beyond", self.beyond, BEYOND)
         if type(self.first) is not int:  # nearly every table has one
-            _check_first(self.first)
+            object.__setattr__(self, "first", _checked_first(self.first))
         if isinstance(self.first, Tensor) and self.beyond != "error":
             raise ValueError(
                 f"OffsetTable first: got a tensor with beyond={self.beyond!r}; expected an int for a table that "
@@ -150,14 +150,17 @@ def _refuse_values(values: object) -> NoReturn:
     raise ValueError(f"OffsetTable values: got shape {list(values.shape)}; expected at least one row")
 
 
-def _check_first(first: object) -> None:
-    if isinstance(first, Tensor):
-        good = first.dim() == 0 and first.dtype == torch.int64
-    else:
-        good = isinstance(first, torch.SymInt) or as_int(first) is not None
-    if not good:  # an open length of a compiled graph has no repr, so only the wrong argument is shown
+def _checked_first(first: Any) -> Any:
+    """An int, of NumPy too, or an open one of a graph; or a 0-d int64 tensor."""
+    if isinstance(first, torch.SymInt) or (
+        isinstance(first, Tensor) and not first.dim() and first.dtype == torch.int64
+    ):
+        return first
+    number = None if isinstance(first, Tensor) else as_int(first)
+    if number is None:  # an open length of a compiled graph has no repr, so only the wrong argument is shown
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else repr(first)
         raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
+    return number
 
 
 def add_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:

@@ -66,7 +66,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         query_block: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """The layer of Keras around an encoding.
+        """Keras' MultiHeadAttention, with an encoding in every head.
 
         Args:
             num_heads, key_dim, value_dim, dropout, use_bias, output_shape: As in `keras.layers.MultiHeadAttention`,

@@ -120,7 +120,10 @@ class EncodingSum(RelativeEncoding):
     """
 
     def __init__(self, *encodings: RelativeEncoding, **kwargs: Any) -> None:
-        """encodings: the operands; those of a sum among them one by one."""
+        """The sum of these.
+
+        encodings: the operands; those of a sum among them one by one.
+        """
         super().__init__(**kwargs)
         operands: list[RelativeEncoding] = []
         for encoding in encodings:

@@ -53,7 +53,7 @@ class KVCache:
     """
 
     def __init__(self, max_length: int | None = None) -> None:
-        """Empty.
+        """A cache without keys.
 
         max_length: None grows without end. With max_length=n the cache rolls: in a layer each query sees at most n
             positions, itself included. For all sizes of chunks attention equals a full pass with is_causal=True,

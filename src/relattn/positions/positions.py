@@ -93,7 +93,7 @@ class Positions:
             object.__setattr__(self, "prefix_tokens", (_prefix_tokens(self.query), _prefix_tokens(self.key)))
         if known is None:
             return
-        holds = statically_true if torch.compiler.is_compiling() else bool
+        holds = statically_true if torch.compiler.is_compiling() else bool  # no function more in a call without a graph
         if self.lowest is not None and holds(known - self.query_length + 1 >= self.lowest):
             object.__setattr__(self, "lowest", None)
         if self.highest is not None and holds(known + self.key_length - 1 <= self.highest):

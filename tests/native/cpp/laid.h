@@ -68,7 +68,7 @@ inline called::Band band(const Table& table, bool in_bfloat16, Written& gradient
 
 // lowest, highest: limits of the offsets on this axis.
 inline called::Lists lists(const Problem& p, const Axis& axis, Index lowest, Index highest) {
-  if (!axis.listed()) return {nullptr, nullptr, 0, 0, called::UNLIMITED, -called::UNLIMITED};
+  if (!axis.is_explicit()) return {nullptr, nullptr, 0, 0, called::UNLIMITED, -called::UNLIMITED};
   return {axis.query_positions.data(),
           axis.key_positions.data(),
           Problem::positions_step(axis.query_positions, p.queries),
@@ -172,12 +172,12 @@ class Laid {
     call.origin = p.origin, call.lowest = p.lowest, call.highest = p.highest;
   }
 
-  // Limits stand with the lists where the sequence is listed; the call's own are then none.
+  // Limits stand with the lists where the sequence has explicit positions; the call's own are then none.
   void give_axes() {
     for (const Axis& axis : p.axes) axes.emplace_back(p, axis, layout.interleaved);
     const bool in_bfloat16 = p.in_bfloat16 && !layout.wide_tables;
     call.sequence = axes[0].given(p, p.sequence(), in_bfloat16, p.lowest, p.highest);
-    if (p.sequence().listed()) call.lowest = called::UNLIMITED, call.highest = -called::UNLIMITED;
+    if (p.sequence().is_explicit()) call.lowest = called::UNLIMITED, call.highest = -called::UNLIMITED;
     for (size_t n = 1; n < p.axes.size(); n++)
       others.push_back(axes[n].given(p, p.axes[n], in_bfloat16, called::UNLIMITED, -called::UNLIMITED));
     call.others = others.data(), call.others_count = Index(others.size());

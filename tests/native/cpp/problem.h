@@ -30,10 +30,10 @@ struct Axis {
   Index relative_width = 0;  // of r; 0: r is q
   Floats relative_query;     // [B, heads, L, width]
   Table relative_keys, relative_queries, relative_values, bias;
-  // Where queries and keys stand if they are listed, [B, L] or for the whole batch [L]; else both are runs.
+  // Where queries and keys stand if they are explicit, [B, L] or for the whole batch [L]; else both are runs.
   std::vector<Index> query_positions, key_positions;
 
-  bool listed() const { return !query_positions.empty(); }
+  bool is_explicit() const { return !query_positions.empty(); }
 };
 
 struct Problem {
@@ -60,7 +60,7 @@ struct Problem {
 
   // Key position - query position.
   Index offset(const Axis& axis, Index b, Index i, Index j) const {
-    if (!axis.listed()) return origin + j - i;
+    if (!axis.is_explicit()) return origin + j - i;
     return axis.key_positions[b * positions_step(axis.key_positions, keys) + j] -
            axis.query_positions[b * positions_step(axis.query_positions, queries) + i];
   }

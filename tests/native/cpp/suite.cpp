@@ -54,8 +54,8 @@ void each_table(std::vector<Kernels>& sets, Draw& draw, bool narrow) {
           }
 }
 
-// Every kind of table with positions listed in every way: narrow tables, and wide ones whose rows the pairs look up far
-// from one another.
+// Every kind of table with explicit positions in every way: narrow tables, and wide ones whose rows the pairs look up
+// far from one another.
 void each_list(std::vector<Kernels>& sets, Draw& draw) {
   Index number = 0;
   for (const Kind& kind : KINDS)

@@ -17,7 +17,7 @@ from relattn.equation.problem import Differentiable, Problem
 from relattn.interception import constant_in_graphs
 from relattn.positions.certainty import statically_true
 
-MOST_ROWS_OF_LISTS = 2**31 - 1
+MOST_ROWS_IF_EXPLICIT = 2**31 - 1
 """The kernels hold the row of a pair of explicit positions as an int32 (kernels/lookup.h)."""
 
 
@@ -46,7 +46,7 @@ class NativeBackend:
         first, *others = problem.axes
         for axis in others if first.positions.origin is not None else problem.axes:
             for name, table in axis.tables().items():  # pairs look up their rows one by one
-                if statically_true((rows := table.num_rows) > MOST_ROWS_OF_LISTS):
+                if statically_true((rows := table.num_rows) > MOST_ROWS_IF_EXPLICIT):
                     yield (
                         "its kernels count a table's rows in 32 bits where positions are explicit, and "
                         f"{name} has {rows}"

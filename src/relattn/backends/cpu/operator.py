@@ -97,7 +97,7 @@ def _run(
     """Runs the backward pass if gradients are given, else a forward pass."""
     native = _kernels()
     threads = torch.get_num_threads() if problem.num_pairs() >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
-    as_backward = gradients is not None or (outputs.maximum is not None and _multiplies_rows_of_lists(inputs))
+    as_backward = gradients is not None or (outputs.maximum is not None and _multiplies_explicit_rows(inputs))
     most_queries, most_keys = BACKWARD_BLOCKS if as_backward else FORWARD_BLOCKS
     blocks = min(most_queries, problem.query.shape[2]), min(most_keys, problem.key.shape[2])
     call = packed(problem, inputs, outputs, gradients, blocks, threads, int(seed or 0))
@@ -108,7 +108,7 @@ def _run(
     del workspace
 
 
-def _multiplies_rows_of_lists(inputs: Inputs) -> bool:
+def _multiplies_explicit_rows(inputs: Inputs) -> bool:
     """Whether explicit positions have products with rows, whose rounding depends on their block (kernels/lookup.h)."""
     return any(
         axis.query_positions is not None and (axis.relative_keys is not None or axis.relative_queries is not None)
