@@ -2,6 +2,7 @@
 
 from itertools import combinations, product
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,7 +46,11 @@ def made(*functions: str, marks=(), slow_sizes="", **how) -> list[Case]:
 def left(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     for variable in ("RELATTN_ONE_IN", "RELATTN_SINCE"):
         monkeypatch.delenv(variable, raising=False)
-    conftest.pytest_collection_modifyitems(cases)
+    every, told = list(cases), []
+    config = Mock()
+    config.hook.pytest_deselected = lambda items: told.extend(items)
+    conftest.pytest_collection_modifyitems(config, cases)
+    assert [case for case in every if case not in cases] == told
     return cases
 
 
