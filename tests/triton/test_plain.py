@@ -17,7 +17,7 @@ import relattn
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 
-TERMS = {"softcap", "key_bias", "grad_key_bias", "added", "starts", "listed", "axes"}
+TERMS = {"softcap", "key_bias", "grad_key_bias", "added", "starts", "explicit_limits", "axes"}
 """What holds a cap, a key bias (sinks are one), a float mask, starts as tensors, explicit positions and other axes."""
 KERNELS = ("forward", "backward", "keys, in order", "tables, in order")
 PRINT_THEM = """
