@@ -84,6 +84,7 @@ def test_every_candidate_has_figures_or_a_reason_on_every_workload(done):
     assert all(m.timing is not None for m in of(results, FLOOR) + of(results, "relattn dense"))
 
 
+@pytest.mark.slow
 def test_what_auto_takes_is_marked(done):
     results, _ = done
     taken = {m.workload: m.candidate for m in results.measurements if m.chosen}
@@ -93,6 +94,7 @@ def test_what_auto_takes_is_marked(done):
     assert "relattn native (auto)" in shown(results)
 
 
+@pytest.mark.slow
 def test_a_wrong_candidate_gets_no_figure(done):
     results, _ = done
     for m in of(results, "wrong one"):
@@ -102,11 +104,13 @@ def test_a_wrong_candidate_gets_no_figure(done):
     assert re.search(r"wrong one +wrong +by \d", shown(results))
 
 
+@pytest.mark.slow
 def test_what_breaks_says_how(done):
     results, _ = done
     assert {m.reason for m in of(results, "broken one")} == {"fails: RuntimeError: out of order"}
 
 
+@pytest.mark.slow
 def test_the_file_holds_everything(done):
     results, folder = done
     kept = json.loads((folder / "results.json").read_text())
@@ -317,6 +321,7 @@ def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):
         assert "1.1 GiB" in text
 
 
+@pytest.mark.slow
 def test_regret_is_that_of_the_backend_that_auto_takes(done):
     results, _ = done
     regrets = results.regrets()
@@ -334,6 +339,7 @@ def test_regret_is_that_of_the_backend_that_auto_takes(done):
         assert (regret.best, regret.regret) == ("native" if regret.workload.training else "dense", 1.0)
 
 
+@pytest.mark.slow
 def test_unsteady_figures_say_so(done):
     results, _ = done
     steady, spread = Spread(2.0, 1.95, 2.05), Spread(2.0, 1.7, 2.3)
@@ -344,6 +350,7 @@ def test_unsteady_figures_say_so(done):
         assert cell in markdown.text(one)
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_every_figure_and_every_reason(done):
     results, _ = done
     text = shown(results)
@@ -358,6 +365,7 @@ def test_the_terminal_shows_every_figure_and_every_reason(done):
     assert re.search(rf"worst +{re.escape(f'{worst:+.1%}')}", text)
 
 
+@pytest.mark.slow
 def test_the_markdown_has_whole_tables(done):
     results, _ = done
     text = markdown.text(results)
@@ -383,6 +391,7 @@ def test_the_pictures_are_drawn(done, tmp_path):
         assert path.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_spread_is_ordered(done):
     results, _ = done
     for m in results.measurements:
