@@ -198,8 +198,7 @@ def _places(
 ) -> Places:
     sequence = Positions(queries[SEQUENCE], keys[SEQUENCE], query.shape[2], key.shape[2], query.device, *within)
     sides = ({axis: place for axis, place in side.items() if axis != SEQUENCE} for side in (queries, keys))
-    beside = tuple(sides)
-    return places_beside(sequence, *beside) if any(beside) else Places(sequence)
+    return places_beside(sequence, *sides)
 
 
 def _apart(tensor: Tensor, own: tuple[Piece, ...]) -> tuple[Tensor, ...]:
