@@ -26,7 +26,7 @@ from tests.contract.operators import (
     backward_arguments,
     operator_arguments,
 )
-from tests.contract.places import Place, started
+from tests.contract.places import Place, on_a_grid, started
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
 from tests.requests import request_of
@@ -42,6 +42,8 @@ def explicit_place(length: int) -> Place:
 
 
 IDS = np.arange(32).reshape(2, 16) // 4
+PART = on_a_grid(("y", "x"), (3, 4), 1, first=0, length=10), on_a_grid(("y", "x"), (3, 4), 1, first=2, length=6)
+GRID = {axis: (PART[0][axis], PART[1][axis]) for axis in ("y", "x")}
 # Every kind of argument that the operator has: which case, what the call asks for, and its dropout.
 CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "no tables": ("none", {}, 0.0),
@@ -58,6 +60,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "sinks": ("t5", {"sinks": "per head"}, 0.0),
     "a listed sequence": ("terms_all", {"key_position": np.arange(6) * 2, "is_causal": True}, 0.0),
     "axes": ("shaw_on_both", {"axes": dict.fromkeys("yx", (explicit_place(10), started(2, 6)))}, 0.0),
+    "a grid with a class token": ("beit", {"axes": GRID}, 0.0),
     "starts as tensors": ("terms_all_error", {"query_position": np.array(2), "window": (3, None)}, 0.0),
 }
 every_call = pytest.mark.parametrize("kind", CALLS)
