@@ -15,6 +15,7 @@ struct Layout {
   Index element_type = 0;    // keys and values in float, 1 bfloat16 or 2 float16
   bool wide_tables = false;  // tables are not said to be bfloat16, though they may be
   bool interleaved = false;  // [B, L, heads, width] in memory
+  bool blocks = false;       // what blocks of keys have to see is given, too
   Index query_block = 20, key_block = 40, threads = 1;
 };
 
@@ -104,6 +105,50 @@ struct LaidAxis {
   }
 };
 
+// What blocks of keys, and of queries and keys, have to see, found from every pair of theirs.
+struct Blocks {
+  std::vector<Index> key_ids;
+  std::vector<uint8_t> keys, pairs;
+  Index queries_count, keys_count;
+
+  explicit Blocks(const Problem& p) : queries_count(blocks_of(p.queries)), keys_count(blocks_of(p.keys)) {
+    for (Index b = 0; b < p.batch; b++)
+      for (Index n = 0; n < keys_count; n++) {
+        const Index first = b * p.keys + n * called::MASK_BLOCK, end = b * p.keys + end_of(n, p.keys);
+        if (!p.key_segments.empty()) {
+          const auto [low, high] = std::minmax_element(&p.key_segments[first], p.key_segments.data() + end);
+          key_ids.push_back(*low), key_ids.push_back(*high);
+        }
+        if (!p.key_mask.empty()) keys.push_back(told(&p.key_mask[first], p.key_mask.data() + end));
+      }
+    if (p.pair_mask.empty() && p.added_mask.empty()) return;
+    for (Index b = 0; b < p.batch; b++)
+      for (Index h = 0; h < p.heads; h++)
+        for (Index m = 0; m < queries_count; m++)
+          for (Index n = 0; n < keys_count; n++) pairs.push_back(of_pairs(p, b, h, m, n));
+  }
+
+ private:
+  static Index blocks_of(Index length) { return (length + called::MASK_BLOCK - 1) / called::MASK_BLOCK; }
+  static Index end_of(Index block, Index length) { return std::min((block + 1) * called::MASK_BLOCK, length); }
+  static uint8_t told(const uint8_t* first, const uint8_t* end) {
+    const bool none = std::all_of(first, end, [](uint8_t one) { return !one; });
+    return none                                                       ? called::NOTHING
+           : std::all_of(first, end, [](uint8_t one) { return one; }) ? called::EVERYTHING
+                                                                      : called::LOOK;
+  }
+  static uint8_t of_pairs(const Problem& p, Index b, Index h, Index m, Index n) {
+    std::vector<uint8_t> attends;
+    for (Index i = m * called::MASK_BLOCK; i < end_of(m, p.queries); i++)
+      for (Index j = n * called::MASK_BLOCK; j < end_of(n, p.keys); j++) {
+        const Index at = p.mask_at(b, h, i, j);
+        attends.push_back(p.pair_mask.empty() ? p.added_mask[at] != -INFINITY : p.pair_mask[at]);
+      }
+    const uint8_t all = told(attends.data(), attends.data() + attends.size());
+    return p.pair_mask.empty() && all == called::EVERYTHING ? called::LOOK : all;
+  }
+};
+
 class Laid {
  public:
   const Index rows;
@@ -125,6 +170,7 @@ class Laid {
         by_key_bias(zeros_like(problem.key_bias)),
         p(problem),
         layout(wanted),
+        blocks(problem),
         query(caller_tensor(p.query, p.heads, p.queries, p.width, 0)),
         key(caller_tensor(p.key, p.key_heads, p.keys, p.width, layout.element_type)),
         value(caller_tensor(p.value, p.key_heads, p.keys, p.value_width, layout.element_type)),
@@ -158,6 +204,7 @@ class Laid {
  private:
   const Problem& p;
   const Layout& layout;
+  const Blocks blocks;
   const CallerTensor query, key, value, output_gradient;
   std::vector<called::Axis> others;
 
@@ -191,8 +238,19 @@ class Laid {
     call.added_mask = p.added_mask.empty() ? nullptr : p.added_mask.data();
     call.mask_batch = p.mask_steps[0], call.mask_head = p.mask_steps[1];
     call.mask_query = p.mask_steps[2], call.mask_key = p.mask_steps[3];
+    if (layout.blocks) give_blocks();
     if (!p.key_bias.empty())
       call.key_bias = {
           p.key_bias.data(), p.key_shift.data(), p.heads * p.keys, p.keys, p.heads * p.queries, p.queries, 1};
+  }
+
+  void give_blocks() {
+    const Index queries = blocks.queries_count, keys = blocks.keys_count;
+    if (call.key_segments) call.key_ids = blocks.key_ids.data();
+    if (call.key_mask) call.key_mask_blocks = blocks.keys.data();
+    if (!call.pair_mask && !call.added_mask) return;
+    call.pair_blocks = blocks.pairs.data();
+    call.pair_blocks_batch = p.heads * queries * keys, call.pair_blocks_head = queries * keys;
+    call.pair_blocks_query = keys, call.pair_blocks_key = 1;
   }
 };

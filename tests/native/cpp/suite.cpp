@@ -232,6 +232,68 @@ void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& 
           }
 }
 
+// Masks of whole blocks and of parts of them.
+constexpr Mask BLOCK_MASKS[] = {
+    {"documents",
+     [](Problem& p, Draw& draw) {  // an id comes back; the first of the queries see the last of the keys
+       const Index of_queries = 10 + draw.below(30), of_keys = 64 + draw.below(40);
+       for (Index b = 0; b < p.batch; b++) {
+         for (Index i = 0; i < p.queries; i++) p.query_segments.push_back((i + 30 * b) / of_queries % 2);
+         for (Index j = 0; j < p.keys; j++) p.key_segments.push_back(1 - (j + 30 * b) / of_keys % 2);
+       }
+     }},
+    {"padding before and after",
+     [](Problem& p, Draw& draw) {
+       for (Index b = 0; b < p.batch; b++) {
+         const Index first = draw.below(100), count = draw.below(120);
+         for (Index j = 0; j < p.keys; j++) p.key_mask.push_back(j >= first && j < first + count);
+       }
+     }},
+    {"boolean blocks with others between them, and a single pair",
+     [](Problem& p, Draw&) {
+       p.mask_steps = {p.queries * p.keys, 0, p.keys, 1};
+       for (Index b = 0; b < p.batch; b++)
+         for (Index i = 0; i < p.queries; i++)
+           for (Index j = 0; j < p.keys; j++)
+             p.pair_mask.push_back(i / 64 % 2 == (j / 64 + b) % 2 || (b == 0 && i + j == 64));
+     }},
+    {"documents with padding",
+     [](Problem& p, Draw&) {
+       for (Index i = 0; i < p.batch * p.queries; i++) p.query_segments.push_back(i / 40);
+       for (Index j = 0; j < p.batch * p.keys; j++) p.key_segments.push_back(j / 70), p.key_mask.push_back(j % 90 > 5);
+     }},
+    {"a float mask with blocks of -inf",
+     [](Problem& p, Draw& draw) {
+       p.mask_steps = {0, 0, p.keys, 1};
+       p.added_mask = draw.numbers(p.queries * p.keys, 1.0f);
+       for (Index i = 0; i < p.queries; i++)
+         for (Index j = 0; j < p.keys; j++)
+           if (i / 50 != j / 50 % 3) p.added_mask[i * p.keys + j] = -INFINITY;
+     }},
+};
+
+// Each of them, with its blocks given or not: many queries and few, contiguous positions and lists.
+void each_block(std::vector<Kernels>& sets, Draw& draw) {
+  for (const Mask& mask : BLOCK_MASKS)
+    for (const Standing& standing : {Standing{nullptr, {}}, Standing{&IN_ANY_ORDER, {}}})
+      for (const bool few : {false, true})
+        for (const bool given : {false, true}) {
+          const bool narrow = given && draw.below(2);
+          place = std::string(mask.name) + (given ? ", blocks given" : "") + (few ? ", few queries" : "") +
+                  (narrow ? ", bfloat16" : "") + standing.name();
+          Problem p = everything(draw, few ? 2 : 100 + draw.below(60), 130 + draw.below(80), 0);
+          if (narrow) fill(p, draw, true);
+          if (narrow && !few) p.rounded = ROUNDED;
+          if (draw.below(2)) p.highest = p.origin + p.keys / 2;
+          mask.lay(p, draw);
+          standing.lay(p, draw);
+          Layout layout;
+          layout.few = few, layout.element_type = few && narrow, layout.blocks = given;
+          layout.query_block = 20 + draw.below(60), layout.key_block = 60 + draw.below(160);
+          check(sets, p, layout);
+        }
+}
+
 // As many axes as a call may have.
 void most_axes(std::vector<Kernels>& sets, Draw& draw) {
   Standing standing = {nullptr, {}};
@@ -306,6 +368,7 @@ int main(int count, char** given) {
   each_list(sets, draw);
   each_axis(sets, draw);
   for (const Standing& standing : standings()) everything_at_once(sets, draw, standing);
+  each_block(sets, draw);
   most_axes(sets, draw);
   each_rotation(sets, draw);
   for (const Kernels& kernels : sets) report(kernels.calls), report(kernels.in_bfloat16), report(kernels.rotations);

@@ -11,6 +11,7 @@ from torch import Tensor
 from relattn.equation.key_bias import lowered
 from relattn.equation.problem import Axis, Problem
 from relattn.equation.visibility import Visibility
+from relattn.equation.visible_blocks import SIZE, VisibleBlocks
 from relattn.positions.grid import GridPositions
 from relattn.positions.position import Position
 
@@ -42,7 +43,8 @@ class Inputs(NamedTuple):
     """A problem's tensors as the kernels read them: their last axes contiguous.
 
     Tables are contiguous [H, R, width]; a bias [H, R]. All of them are float32, and their widths multiples of LANES.
-    For few queries widths stay as they are, and keys and values in half precision if both have the same. key_bias a
+    For few queries widths stay as they are, and keys and values in half precision if both have the same. blocks: None
+    without a mask, and where all keys are one block. key_bias a
     [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `equation.key_bias.lowered`.
     """
 
@@ -54,6 +56,7 @@ class Inputs(NamedTuple):
     query_segments: Tensor | None
     key_segments: Tensor | None
     explicit: Tensor | None
+    blocks: VisibleBlocks | None
     key_bias: Tensor | None
     key_shift: Tensor | None
 
@@ -82,6 +85,9 @@ class Inputs(NamedTuple):
             heads = problem.query.shape[:2]
             key_bias = rows_of(a, 1).expand(*heads, -1)
             key_shift = c.float().resolve_neg().expand(*heads, problem.query.shape[2])
+        blocks, without_mask = None, mask.key_mask is mask.segments is mask.pairs is None
+        if not without_mask and problem.key.shape[2] > SIZE:
+            blocks = VisibleBlocks.of(mask)
         axes = []
         for axis in problem.axes:
             axes.append(_axis(axis, lanes, is_explicit=bool(axes) or axis.positions.origin is None))
@@ -94,6 +100,7 @@ class Inputs(NamedTuple):
             None if query_segments is None else query_segments.long().contiguous(),
             None if key_segments is None else key_segments.long().contiguous(),
             explicit,
+            blocks,
             key_bias,
             key_shift,
         )

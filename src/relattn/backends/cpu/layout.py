@@ -12,6 +12,7 @@ from torch import Tensor
 from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
 from relattn.equation.problem import Axis, Differentiable, PerAxis, PerTable, Problem
 from relattn.equation.tables import OffsetTable
+from relattn.equation.visible_blocks import SIZE, VisibleBlocks
 
 FAR = 2**63 // 4
 """A number beyond every offset: for the kernels it means no limit."""
@@ -20,12 +21,13 @@ NO_LIMITS = (-FAR, FAR)
 NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0,) * 9
 NO_MASK = (0, 0, 0, 0, 0, 0)
+NO_BLOCKS = (0,) * 7
 NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
 NO_DROPOUT = (0,) * 4
 FORWARD_ALONE = (0,) * 14
 """Stands in place of the gradients where none is wanted."""
-CALL = struct.Struct("=88q3d29q")
+CALL = struct.Struct("=95q3d29q")
 AXIS = struct.Struct("=48q")
 WORKSPACE = CALL.size - 8
 """The place of the workspace's address in the call."""
@@ -88,6 +90,7 @@ def packed(
         ctypes.addressof(ctypes.c_char.from_buffer(call)) + CALL.size if others else 0, len(others),
         *_at(inputs.key_mask, inputs.query_segments, inputs.key_segments),
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
+        *(NO_BLOCKS if inputs.blocks is None else _blocks(inputs.blocks, pairs)),
         *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
         batch, heads, key_heads, queries, keys, width, value_width,
         first.positions.known_origin or 0, *(NO_LIMITS if is_explicit else limits),
@@ -122,6 +125,13 @@ def _at(*tensors: Tensor | None) -> list[int]:
 def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:
     at = explicit.data_ptr()
     return *((at, 0) if explicit.dtype == torch.bool else (0, at)), *explicit.expand(pairs).stride()
+
+
+def _blocks(blocks: VisibleBlocks, pairs: tuple[int, ...]) -> tuple[int, ...]:
+    batch, heads, queries, keys = pairs
+    of_pairs = blocks.pairs
+    steps = () if of_pairs is None else of_pairs.expand(batch, heads, -(-queries // SIZE), -(-keys // SIZE)).stride()
+    return *_at(blocks.key_ids, blocks.keys, of_pairs), *(steps or NO_ROWS)
 
 
 def _lists(inputs: AxisInputs) -> tuple[int, ...]:

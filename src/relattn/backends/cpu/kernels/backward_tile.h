@@ -24,6 +24,11 @@ struct TileSums {
 // which the keys' gradients read, are spread over all of the first-level cache.
 constexpr Index LINE = 16;
 
+// The part of a tile outside of which P and dS are 0: rows, in whole groups, and columns.
+struct Rectangle {
+  Columns rows, columns;
+};
+
 struct BackwardTiles {
   const Call& call;
   const Index query_block, key_block;
@@ -111,21 +116,19 @@ struct BackwardTiles {
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
     const bool is_explicit = call.sequence.lists.present();
-    if (is_explicit && !ExplicitVisibility(head).sees(i0, count, j0, columns)) return;
+    if (!Visible(call, head.b, head.h, i0, count).sees(j0, columns)) return;
     load_queries(head, i0, count, s);
     float* scratch = s.axes;
     const RelativeQueries relative(head, i0, count, query_block, s.query, scratch);
     const ExplicitAxes axes(head, most(), scratch);
     const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, s.key_strips);
     if (by_key.at) std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
+    Rectangle seen = {{rows, 0}, {columns, 0}};
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
-      Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
-      bool looks = call.looks_at_pairs();
-      if (is_explicit) {
-        const VisibleColumns visible = ExplicitVisibility(head).visible(i, real, j0, columns);
-        begin = visible.columns.from, stop = visible.columns.stop, looks |= !visible.whole;
-      }
+      const VisibleColumns visible = Visible(call, head.b, head.h, i, real).keys(j0, columns);
+      const Index begin = std::max(call.first_key(i) - j0, visible.columns.from);
+      const Index stop = std::min(call.end_key(i, real) - j0, visible.columns.stop);
       const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
       const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
       float *weights = s.weights + a * step, *differences = s.differences + a * step;
@@ -138,7 +141,10 @@ struct BackwardTiles {
         if (call.takes_pairs()) s.pairs.clear_group(a);
         continue;
       }
+      seen.rows = {std::min(seen.rows.from, a), a + ROWS};
+      seen.columns = {std::min(seen.columns.from, from), std::max(seen.columns.stop, stop)};
       // S, then P = e^(S' - maximum) / total and dS' = P * (dO . (v + RV)^T - delta)
+      const bool looks = call.changes_scores() || !visible.whole;
       weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       // da += dS'^T 1, dM += dS', then dS = dS' * (1 - tanh^2)
@@ -154,7 +160,7 @@ struct BackwardTiles {
         add_explicit_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
     }
     // dk += dS^T q, dv += P^T dO
-    add_key_gradients(i0, rows, j0, columns, s);
+    add_key_gradients(seen, i0, j0, s);
     // dk += dS^T RQ, dRQ += dS k by the rows that pairs of explicit positions look up
     for (Index n = axes.first; n < call.axes(); n++)
       if (head.axes[n].relative_queries.rows)
@@ -165,14 +171,14 @@ struct BackwardTiles {
     const AxisSums& of_axis = sums.axes[0];
     // dRK += dS^T r along the diagonals of the band
     add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, s.pairs.differences_by_offset,
-                       rows_of_keys(head, relative, i0, s), i0, count, j0, columns);
+                       rows_of_keys(head, relative, i0, s), seen, i0, j0);
     // dRV += P^T dO along the diagonals
     add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.pairs.weights_by_offset,
-                       {s.gradient, call.value_width, s.pairs.gradient}, i0, count, j0, columns);
+                       {s.gradient, call.value_width, s.pairs.gradient}, seen, i0, j0);
     // db += the sums of dS along the diagonals
-    add_bias_gradient(of_axis.bias, s.differences, i0, rows, j0, columns);
+    add_bias_gradient(of_axis.bias, s.differences, seen, i0, j0);
     // dk += dS^T RQ and dRQ += dS k along the diagonals
-    add_relative_query_gradients(head, of_axis.relative_queries, i0, rows, j0, columns, s);
+    add_relative_query_gradients(head, of_axis.relative_queries, seen, i0, j0, s);
   }
 
  private:
@@ -370,11 +376,10 @@ struct BackwardTiles {
   }
 
   // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale; then it comes last.
-  void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
-    for (Index c = 0; c < columns; c += NN_ROWS) {
-      const Index first = call.highest == -UNLIMITED ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
-      const Index end =
-          call.lowest == UNLIMITED ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
+  void add_key_gradients(const Rectangle& seen, Index i0, Index j0, const Scratch& s) const {
+    for (Index c = seen.columns.from; c < seen.columns.stop; c += NN_ROWS) {
+      const Index first = std::max(seen.rows.from, call.first_query(j0 + c) - i0);
+      const Index end = std::min(seen.rows.stop, call.end_query(j0 + c, NN_ROWS) - i0);
       if (call.takes_pairs()) {
         const Index m = first / 2, pairs = (end + 1) / 2 - m;
         multiply_nn(s.pairs.differences.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width, pairs,
@@ -407,12 +412,15 @@ struct BackwardTiles {
 
   // dT[t] += sum of factors[a][c] * x_a over the pairs with t = corner + c - a: one diagonal of the tile for each row.
   void add_table_gradient(const Band& band, float* sums, const float* factors, const PairedTile& by_offset,
-                          const Summed& x, Index i0, Index count, Index j0, Index columns) const {
+                          const Summed& x, const Rectangle& seen, Index i0, Index j0) const {
     if (!sums) return;
-    const Index corner = call.origin + j0 - i0 - band.first, width = band.width, rows = rounded_up(count, ROWS);
-    const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
+    const auto [from, stop] = seen.columns;
+    const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
+    const Index first = std::max(Index(0), corner + from - (seen.rows.stop - 1));
+    const Index end = std::min(band.count, corner + stop - seen.rows.from);
     for (Index t = first; t < end; t += NN_ROWS) {
-      const Index a = std::max(Index(0), corner - t - (NN_ROWS - 1)), b = std::min(rows, columns + corner - t);
+      const Index a = std::max(seen.rows.from, corner + from - t - (NN_ROWS - 1));
+      const Index b = std::min(seen.rows.stop, corner + stop - t);
       if (a >= b) continue;
       if (DOTS && by_offset.at) {
         const Index m = a / 2;
@@ -424,26 +432,28 @@ struct BackwardTiles {
       }
     }
     if (!band.clamps) return;
-    for (Index a = 0; a < count; a++) {
+    for (Index a = seen.rows.from; a < std::min(seen.rows.stop, call.queries - i0); a++) {
       const float* row = factors + a * step;
-      const Index inside = std::min(std::max(a - corner, Index(0)), columns);
-      const Index beyond = std::min(std::max(band.count + a - corner, inside), columns);
+      const Index inside = std::min(std::max(a - corner, from), stop);
+      const Index beyond = std::min(std::max(band.count + a - corner, inside), stop);
       const float* of = x.rows + a * x.step;
-      if (inside > 0) add_row(sums, of, total(row, 0, inside), width);
-      if (beyond < columns) add_row(sums + (band.count - 1) * width, of, total(row, beyond, columns), width);
+      if (inside > from) add_row(sums, of, total(row, from, inside), width);
+      if (beyond < stop) add_row(sums + (band.count - 1) * width, of, total(row, beyond, stop), width);
     }
   }
 
   // db[t] += sum of dS over the diagonal t.
-  void add_bias_gradient(float* sums, const float* differences, Index i0, Index rows, Index j0, Index columns) const {
+  void add_bias_gradient(float* sums, const float* differences, const Rectangle& seen, Index i0, Index j0) const {
     if (!sums) return;
     const Band& band = call.sequence.bias;
-    const Index corner = call.origin + j0 - i0 - band.first;
-    for (Index t = corner - (rows - 1); t < corner + columns; t += LANES) {
-      const Index first = std::max(Index(0), corner - t - (LANES - 1)), end = std::min(rows, columns + corner - t);
+    const auto [from, stop] = seen.columns;
+    const Index corner = call.origin + j0 - i0 - band.first, last = corner + stop - seen.rows.from;
+    for (Index t = corner + from - (seen.rows.stop - 1); t < last; t += LANES) {
+      const Index first = std::max(seen.rows.from, corner + from - t - (LANES - 1));
+      const Index end = std::min(seen.rows.stop, corner + stop - t);
       Vector diagonals = {};
       for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (step + 1));
-      for (Index n = 0; n < LANES && t + n < corner + columns; n++) {
+      for (Index n = 0; n < LANES && t + n < last; n++) {
         const Index row = band.row_of(band.first + t + n);
         if (row != NO_ROW) sums[row] += diagonals[n];
       }
@@ -472,23 +482,25 @@ struct BackwardTiles {
   }
 
   // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.
-  void add_relative_query_gradients(const Head& head, float* sums, Index i0, Index rows, Index j0, Index columns,
+  void add_relative_query_gradients(const Head& head, float* sums, const Rectangle& seen, Index i0, Index j0,
                                     const Scratch& s) const {
     const Table& table = head.sequence().relative_queries;
     if (!table.rows) return;
     const Band& band = *table.band;
+    const auto [from, stop] = seen.columns;
     const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
-    for (Index c = 0; c < columns; c += NN_ROWS) {
-      const Index first = std::max(Index(0), corner + c - (rows - 1)), end = std::min(band.count, corner + c + NN_ROWS);
+    const Index after = corner - seen.rows.from, before = corner - (seen.rows.stop - 1);  // t of the first column
+    for (Index c = from; c < stop; c += NN_ROWS) {
+      const Index first = std::max(Index(0), before + c), end = std::min(band.count, after + c + NN_ROWS);
       if (first < end)
         multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step, table.rows + first * width, width,
                     end - first, s.key_by_rows + c * width, width, width);
     }
     const float* keys = call.key.of(head.b, head.key_head, j0);
     if (sums) {
-      const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
+      const Index first = std::max(Index(0), before + from), end = std::min(band.count, after + stop);
       for (Index t = first; t < end; t += NN_ROWS) {
-        const Index a = std::max(Index(0), t - corner), b = std::min(columns, t - corner + NN_ROWS - 1 + rows);
+        const Index a = std::max(from, t - after), b = std::min(stop, t - before + NN_ROWS);
         if (a < b)
           multiply_nn(s.differences + (corner - t + a) * step + a, -step, step + 1, keys + a * call.key.row,
                       call.key.row, b - a, sums + t * width, width, width);
@@ -496,28 +508,28 @@ struct BackwardTiles {
     }
     if (!band.clamps) return;
     const float* last = table.rows + (band.count - 1) * width;
-    float before[LANES], beyond[LANES];
-    for (Index c = 0; c < columns; c++) {
+    float first_sums[LANES], last_sums[LANES];
+    for (Index c = from; c < stop; c++) {
       const Index n = c % LANES;
-      if (n == 0) sum_beside(band, s.differences + c, corner + c, rows, before, beyond);
-      add_row(s.key_by_rows + c * width, table.rows, before[n], width);
-      add_row(s.key_by_rows + c * width, last, beyond[n], width);
+      if (n == 0) sum_beside(band, s.differences + c, corner + c, seen.rows, first_sums, last_sums);
+      add_row(s.key_by_rows + c * width, table.rows, first_sums[n], width);
+      add_row(s.key_by_rows + c * width, last, last_sums[n], width);
       if (!sums) continue;
-      add_row(sums, keys + c * call.key.row, before[n], width);
-      add_row(sums + (band.count - 1) * width, keys + c * call.key.row, beyond[n], width);
+      add_row(sums, keys + c * call.key.row, first_sums[n], width);
+      add_row(sums + (band.count - 1) * width, keys + c * call.key.row, last_sums[n], width);
     }
   }
 
   // For each of LANES columns: the sum over the queries with an offset before the table's first row, and the sum over
   // those with an offset after its last row. corner: t of the first column and the first query.
-  void sum_beside(const Band& band, const float* columns, Index corner, Index rows, float* before,
+  void sum_beside(const Band& band, const float* columns, Index corner, const Columns& rows, float* before,
                   float* beyond) const {
     Vector after_key = {}, before_key = {};
-    for (Index a = std::max(Index(0), corner + 1); a < rows; a++) {
+    for (Index a = std::max(rows.from, corner + 1); a < rows.stop; a++) {
       const int32_t lanes = int32_t(std::min(a - corner, Index(LANES)));  // so many columns have t < 0
       after_key += counting() < lanes ? load(columns + a * step) : Vector{};
     }
-    for (Index a = 0; a < std::min(rows, corner + LANES - band.count); a++) {
+    for (Index a = rows.from; a < std::min(rows.stop, corner + LANES - band.count); a++) {
       const int32_t first = int32_t(std::max(a - corner + band.count, Index(0)));  // from here on t >= count
       before_key += counting() >= first ? load(columns + a * step) : Vector{};
     }

@@ -15,6 +15,10 @@ namespace RELATTN_SET {
 
 constexpr Index UNLIMITED = INT64_MIN / 4;  // a limit beyond every offset; -UNLIMITED on the other side
 constexpr Index MOST_AXES = 8;              // the sequence among them
+constexpr Index MASK_BLOCK = 64;            // queries and keys of a block of a mask
+
+// How many pairs of a block may attend, with nothing added to their scores.
+constexpr int NOTHING = 0, LOOK = 1, EVERYTHING = 2;
 
 // A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in numbers.
 struct Rows {
@@ -101,6 +105,12 @@ struct Call {
   const uint8_t* pair_mask;                    // 1 attends; with the steps of [B, Hq, Lq, Lk]
   const float* added_mask;                     // added to the scores, with the same steps
   Index mask_batch, mask_head, mask_query, mask_key;
+  // What blocks of MASK_BLOCK keys have to see; all null where every pair is looked at. The smallest and the largest id
+  // of keys, [B, blocks, 2]; NOTHING, LOOK or EVERYTHING under the key mask, [B, blocks]; the same under the mask of
+  // pairs, by blocks of queries.
+  const Index* key_ids;
+  const uint8_t *key_mask_blocks, *pair_blocks;
+  Index pair_blocks_batch, pair_blocks_head, pair_blocks_query, pair_blocks_key;
   KeyBias key_bias;
   Index batch, heads, key_heads, queries, keys, width, value_width;
   Index origin, lowest, highest;
@@ -169,8 +179,12 @@ struct Call {
     return sees ? 1.0f / sum : 0.0f;
   }
 
-  // Whether anything other than its diagonal may hide a pair or change its score.
-  bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || key_bias.at || caps(); }
+  // Whether a mask may hide a pair, by something other than its positions.
+  bool masks_pairs() const { return key_mask || query_segments || pair_mask || added_mask; }
+  bool has_blocks() const { return key_ids || key_mask_blocks || pair_blocks; }
+  Index key_blocks() const { return (keys + MASK_BLOCK - 1) / MASK_BLOCK; }
+  // Whether scores become others, pair by pair, before a mask hides any.
+  bool changes_scores() const { return key_bias.at || caps(); }
   bool caps() const { return softcap > 0.0; }
 };
 

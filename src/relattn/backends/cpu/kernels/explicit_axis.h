@@ -3,59 +3,9 @@
 #pragma once
 #include "lookup.h"
 #include "scores.h"
+#include "visible.h"
 
 namespace RELATTN_SET {
-
-// The columns from .. stop - 1 of a block of keys.
-struct Columns {
-  Index from, stop;
-};
-
-// The columns of a block that a group sees: whole panels, up to its last key.
-struct VisibleColumns {
-  Columns columns;
-  bool whole;  // none of their pairs is beyond the limits
-};
-
-// Which keys queries see by their offset on an explicit sequence.
-class ExplicitVisibility {
- public:
-  explicit ExplicitVisibility(const Head& head)
-      : lists(head.call.sequence.lists), queries(lists.queries(head.b)), keys(lists.keys(head.b)) {}
-
-  // The keys that any of the queries i .. i + count - 1 may see, among the `columns` keys from j0 on.
-  VisibleColumns visible(Index i, Index count, Index j0, Index columns) const {
-    if (!lists.limited()) return {{0, columns}, true};
-    Reach any = lists.reach(queries[i]), all = any;
-    for (Index r = 1; r < count; r++) {
-      const Reach reach = lists.reach(queries[i + r]);
-      any = {std::min(any.from, reach.from), std::max(any.to, reach.to)};
-      all = {std::max(all.from, reach.from), std::min(all.to, reach.to)};
-    }
-    Index from = columns, stop = 0, count_of_visible = 0;
-    bool whole = true;
-    for (Index c = 0; c < columns; c += PANEL) {
-      const Index end = std::min(c + PANEL, columns);
-      Index least = keys[j0 + c], largest = least;
-      for (Index n = c + 1; n < end; n++) {
-        least = std::min(least, keys[j0 + n]);
-        largest = std::max(largest, keys[j0 + n]);
-      }
-      if (largest < any.from || least > any.to) continue;
-      whole = whole && least >= all.from && largest <= all.to;
-      from = std::min(from, c), stop = end, count_of_visible += end - c;
-    }
-    return {{from, stop}, whole && count_of_visible == stop - from};
-  }
-  bool sees(Index i, Index count, Index j0, Index columns) const {
-    const Columns columns_in_reach = visible(i, count, j0, columns).columns;
-    return columns_in_reach.from < columns_in_reach.stop;
-  }
-
- private:
-  const Lists& lists;
-  const Index *queries, *keys;  // of the batch element
-};
 
 // What an axis of explicit positions adds to a group of queries and a block of keys.
 class ExplicitAxis {

@@ -6,6 +6,7 @@
 #include "dropout.h"
 #include "lookup.h"
 #include "masks.h"
+#include "visible.h"
 #include "workspace.h"
 
 namespace RELATTN_SET {
@@ -101,8 +102,13 @@ struct FewKeys {
   const Element* key(Index j) const { return call.key.elements<Element>(b, key_head, j); }
   const Element* value(Index j) const { return call.value.elements<Element>(b, key_head, j); }
 
-  // The keys of from .. to - 1 that row r sees by their offset; for explicit positions, from the first to the last.
+  // The keys of from .. to - 1 that row r sees: by their blocks, and by their offset; for explicit positions, from the
+  // first to the last.
   KeyRange visible_keys(Index r, Index from, Index to) const {
+    if (call.has_blocks()) {
+      const Columns columns = Visible(call, b, head(r), place(r), 1).keys(from, to - from).columns;
+      to = from + columns.stop, from = std::min(from + columns.from, to);
+    }
     const Lists& lists = call.sequence.lists;
     if (lists.limited()) {
       const Reach reach = lists.reach(*query_position(call.sequence, r));

@@ -6,6 +6,9 @@ namespace RELATTN_SET {
 
 constexpr Index MOST_GROUPS = 64;  // of ROWS queries in a block
 
+// Where a group sees no key of a block of a mask, its strip begins anew: no panel of offsets is met on both sides.
+static_assert(MASK_BLOCK >= ROWS + PANEL);
+
 struct Forward {
   const Call& call;
   const Packed& packed;
@@ -69,16 +72,13 @@ struct Forward {
     const Index grain = looks_up ? key_block : PANEL, end = call.end_key(i0, count);
     for (Index j0 = call.first_key(i0) / grain * grain; j0 < end; j0 += key_block) {
       const Index columns = std::min(key_block, (looks_up ? call.keys : end) - j0);
-      if (is_explicit && !ExplicitVisibility(head).sees(i0, count, j0, columns)) continue;
+      if (!Visible(call, head.b, head.h, i0, count).sees(j0, columns)) continue;
       const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, key_strips);
       for (Index g = 0; g < groups; g++) {
         const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
-        Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
-        bool looks = call.looks_at_pairs();
-        if (is_explicit) {
-          const VisibleColumns visible = ExplicitVisibility(head).visible(i, real, j0, columns);
-          begin = visible.columns.from, stop = visible.columns.stop, looks |= !visible.whole;
-        }
+        const VisibleColumns visible = Visible(call, head.b, head.h, i, real).keys(j0, columns);
+        const Index begin = std::max(call.first_key(i) - j0, visible.columns.from);
+        const Index stop = std::min(call.end_key(i, real) - j0, visible.columns.stop);
         if (stop <= begin) continue;
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         Start start = {nullptr, 0};
@@ -89,7 +89,8 @@ struct Forward {
         if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
         scores_of(head, query.of(call, a).first(real), i, j0, from, to, start, weights + MARGIN, step, most);
-        if (looks) apply_masks(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
+        if (call.changes_scores() || !visible.whole)
+          apply_masks(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
         online_softmax(weights + MARGIN, real, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         if (head.value_pairs) round_rows(weights + MARGIN, step, real, from, to, rounded);

@@ -1,0 +1,101 @@
+// The keys that some queries see, from blocks of keys: of segments, key masks and masks of pairs by the blocks of
+// equation/visible_blocks.py, of limits on explicit positions by their panels.
+#pragma once
+#include "call.h"
+
+namespace RELATTN_SET {
+
+// The columns from .. stop - 1 of a block of keys.
+struct Columns {
+  Index from, stop;
+
+  bool any() const { return from < stop; }
+};
+
+// The columns that a group of queries sees: whole panels, up to the last key of the block.
+struct VisibleColumns {
+  Columns columns;
+  bool whole;  // no mask hides any of their pairs, and none adds to its score
+};
+
+// The range of some positions or ids, both ends included.
+struct Range {
+  Index least, most;
+
+  static Range of(const Index* numbers, Index count) {
+    Range range = {numbers[0], numbers[0]};
+    for (Index n = 1; n < count; n++) range = {std::min(range.least, numbers[n]), std::max(range.most, numbers[n])};
+    return range;
+  }
+  bool meets(const Range& other) const { return least <= other.most && most >= other.least; }
+  bool one() const { return least == most; }
+};
+
+// What the queries i .. i + count - 1 of a head see.
+class Visible {
+ public:
+  Visible(const Call& of, Index batch, Index head, Index first, Index number)
+      : call(of), b(batch), h(head), i(first), count(number) {
+    if (call.key_segments) ids = Range::of(call.query_segments + b * call.queries + i, count);
+    if (!call.sequence.lists.limited()) return;
+    const Lists& lists = call.sequence.lists;
+    any = all = lists.reach(lists.queries(b)[i]);
+    for (Index r = 1; r < count; r++) {
+      const Reach reach = lists.reach(lists.queries(b)[i + r]);
+      any = {std::min(any.from, reach.from), std::max(any.to, reach.to)};
+      all = {std::max(all.from, reach.from), std::min(all.to, reach.to)};
+    }
+  }
+
+  // Among the `columns` keys from j0 on. Those of a block of MASK_BLOCK may begin anywhere; j0 is a multiple of PANEL.
+  VisibleColumns keys(Index j0, Index columns) const {
+    const bool limited = call.sequence.lists.limited();
+    VisibleColumns visible = {{0, columns}, true};
+    if (!limited && !call.masks_pairs()) return visible;
+    Index from = columns, stop = 0, seen = 0;
+    for (Index c = 0, next; c < columns; c = next) {
+      const Index j = j0 + c;
+      next = std::min(limited ? c + PANEL : (j / MASK_BLOCK + 1) * MASK_BLOCK - j0, columns);
+      const int has = std::min(of_block(j / MASK_BLOCK), limited ? of_limits(j, next - c) : EVERYTHING);
+      if (has == NOTHING) continue;
+      visible.whole &= has == EVERYTHING;
+      from = std::min(from, c), stop = next, seen += next - c;
+    }
+    return {{from, stop}, visible.whole && seen == stop - from};
+  }
+  bool sees(Index j0, Index columns) const { return keys(j0, columns).columns.any(); }
+
+ private:
+  int of_limits(Index j, Index keys) const {
+    const Range at = Range::of(call.sequence.lists.keys(b) + j, keys);
+    if (at.most < any.from || at.least > any.to) return NOTHING;
+    return at.least >= all.from && at.most <= all.to ? EVERYTHING : LOOK;
+  }
+  int of_block(Index block) const {
+    if (!call.has_blocks()) return call.masks_pairs() ? LOOK : EVERYTHING;
+    int has = EVERYTHING;
+    if (call.key_segments) {
+      const Index* of_keys = call.key_ids + (b * call.key_blocks() + block) * 2;
+      const Range keys = {of_keys[0], of_keys[1]};
+      if (!ids.meets(keys)) return NOTHING;
+      if (!ids.one() || !keys.one()) has = LOOK;
+    }
+    if (call.key_mask) has = std::min(has, int(call.key_mask_blocks[b * call.key_blocks() + block]));
+    if (!call.pair_blocks) return has;
+    const uint8_t* at =
+        call.pair_blocks + b * call.pair_blocks_batch + h * call.pair_blocks_head + block * call.pair_blocks_key;
+    int most = NOTHING, least = EVERYTHING;
+    for (Index n = i / MASK_BLOCK; n <= (i + count - 1) / MASK_BLOCK; n++) {
+      const int rows = at[n * call.pair_blocks_query];
+      most = std::max(most, rows), least = std::min(least, rows);
+    }
+    return most == least ? std::min(has, most) : std::min(has, LOOK);
+  }
+
+  const Call& call;
+  const Index b, h, i, count;
+  Range ids = {0, 0};
+  Reach any = {}, all = {};
+};
+
+}  // namespace RELATTN_SET

@@ -1,0 +1,137 @@
+"""Masks that leave whole blocks out, on the kernels: every kind of table within the budget, and what is left out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from relattn import RelativeEmbedding, T5Bias, relative_attention
+from relattn.backends.cpu import operator
+from relattn.equation.visible_blocks import SIZE
+from tests.contract.cases import CASES
+from tests.contract.check import by_formula
+from tests.contract.settings import Setting
+from tests.contract.subject import make_subject
+from tests.native.passes import check
+from tests.native.sets import every_set
+from tests.native.test_native import drawn
+
+BATCH, HEADS = 2, 4
+LENGTH = 3 * SIZE
+"""Whole blocks of keys, and whole groups of 12 or 6 queries."""
+
+
+def documents(rng: np.random.Generator, length: int, count: int) -> np.ndarray:
+    """[BATCH, length]: ids of documents one after the other, of any lengths."""
+    return np.sort(rng.integers(0, count, (BATCH, length)))
+
+
+def padding(rng: np.random.Generator, keys: int) -> np.ndarray:
+    """[BATCH, keys]: one row padded at its end, one at its beginning."""
+    place = np.arange(keys)
+    return np.stack([place < rng.integers(1, keys), place >= rng.integers(keys)])
+
+
+def in_blocks(rng: np.random.Generator, queries: int, keys: int) -> np.ndarray:
+    """[BATCH, 1, queries, keys]: documents, and one pair that sees each other across them."""
+    seen = documents(rng, queries, 3)[:, None, :, None] == documents(rng, keys, 4)[:, None, None, :]
+    seen[0, 0, 0, keys - 1] = True
+    return seen
+
+
+MASKS: dict[str, Callable[[np.random.Generator, int, int], dict[str, Any]]] = {
+    "documents": lambda rng, queries, keys: {
+        "segment_ids": (documents(rng, queries, 3), documents(rng, keys, 4)),
+    },
+    "documents that come back": lambda rng, queries, keys: {
+        "segment_ids": (documents(rng, queries, 5) % 2, documents(rng, keys, 5) % 2),
+    },
+    "padding": lambda rng, queries, keys: {"key_mask": padding(rng, keys)},
+    "padded documents": lambda rng, queries, keys: {
+        "segment_ids": (documents(rng, queries, 3), documents(rng, keys, 3)), "key_mask": padding(rng, keys),
+    },
+    "a boolean mask": lambda rng, queries, keys: {"attn_mask": in_blocks(rng, queries, keys)},
+    "a float mask": lambda rng, queries, keys: {
+        "attn_mask": np.where(in_blocks(rng, queries, keys), rng.normal(size=keys), -np.inf),
+    },
+}  # fmt: skip
+every_mask = pytest.mark.parametrize("mask", MASKS)
+NAMES = "none", "terms_all", "terms_all_error", "relative_causal_zero", "key_query"
+some_cases = pytest.mark.parametrize("name", NAMES)
+
+
+def setting_of(mask: str, name: str, rng: np.random.Generator, queries: int, keys: int, **more: Any) -> Setting:
+    causal = CASES[name].requirements().get("is_causal")
+    return Setting(
+        BATCH, CASES[name].requirements().get("num_heads") or HEADS, 2, queries, keys, 8, 5,
+        is_causal=bool(rng.integers(2)) if causal is None else causal, seed=int(rng.integers(2**32)),
+        **MASKS[mask](rng, queries, keys), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.one_in(5)
+@every_set
+@some_cases
+@every_mask
+def test_blocks_that_are_left_out(mask: str, name: str, instructions: str, rng: np.random.Generator) -> None:
+    setting = setting_of(mask, name, rng, 150, 220, query_position=60)
+    check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
+
+
+@pytest.mark.one_in(5)
+@every_set
+@some_cases
+@every_mask
+def test_in_small_blocks_of_half_precision(mask: str, name: str, instructions: str, rng, small_blocks) -> None:
+    """A group of queries meets its keys again after a block that it does not see."""
+    dtype = str(rng.choice(["bfloat16", "float16"]))
+    setting = setting_of(mask, name, rng, 150, 220, query_position=60, window=(180, 90))
+    check(make_subject(CASES[name], setting, dtype), "native", dtype, truth=by_formula)
+
+
+@every_set
+@every_mask
+def test_beside_limits_on_explicit_positions(mask: str, instructions: str, rng, small_blocks) -> None:
+    places = {"query_position": rng.permutation(140), "key_position": np.sort(rng.integers(0, 140, 170))}
+    setting = setting_of(mask, "terms_all", rng, 140, 170, window=(40, 9), **places)
+    check(make_subject(CASES["terms_all"], setting, "float32"), "native", "float32", truth=by_formula)
+
+
+@pytest.mark.one_in(3)
+@every_set
+@some_cases
+@every_mask
+def test_few_queries(mask: str, name: str, instructions: str, rng: np.random.Generator) -> None:
+    setting = setting_of(mask, name, rng, 2, 600, query_position=400)
+    check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
+
+
+@pytest.mark.parametrize("most", [0, 2 * LENGTH], ids=["packed keys", "keys where they lie"])
+def test_a_document_is_not_read_for_another(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in one document of whole blocks and groups reaches no other: a weight of 0 would not stop it."""
+    monkeypatch.setattr(operator, "QUERIES_OF_A_KEY", most)
+    inputs = [drawn(1, 1, 2 * LENGTH, 16) for _ in range(3)]
+    for tensor in inputs:
+        tensor[..., :LENGTH, :] = torch.nan
+    packed = [tensor.clone().requires_grad_(most == 0) for tensor in inputs]
+    ids = torch.arange(2 * LENGTH)[None] // LENGTH
+    output = relative_attention(*packed, segment_ids=ids, encoding=T5Bias(1), backend="native")
+    assert output[..., :LENGTH, :].isnan().all()
+    assert output[..., LENGTH:, :].isfinite().all()
+    if most == 0:
+        output[..., LENGTH:, :].sum().backward()
+        assert all(tensor.grad is not None and tensor.grad[..., LENGTH:, :].isfinite().all() for tensor in packed)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "causal"])
+def test_packed_documents_are_the_documents_as_a_batch(causal: bool) -> None:
+    """Bit for bit where their lengths are those of blocks."""
+    batch = [drawn(3, 2, 2 * SIZE, 16) for _ in range(3)]
+    packed = [tensor.transpose(0, 1).reshape(1, 2, 6 * SIZE, 16) for tensor in batch]
+    ids = torch.arange(6 * SIZE)[None] // (2 * SIZE)
+    encoding = RelativeEmbedding(16, 6 * SIZE, num_heads=2)
+    asked: dict[str, Any] = {"encoding": encoding, "is_causal": causal, "backend": "native"}
+    alone = relative_attention(*batch, **asked).transpose(0, 1).reshape(1, 2, 6 * SIZE, 16)
+    torch.testing.assert_close(relative_attention(*packed, segment_ids=ids, **asked), alone, rtol=0, atol=0)
