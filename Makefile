@@ -119,7 +119,7 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	! $(SANITIZED)/overrun 2> $(SANITIZED)/said
 	grep use-after-poison $(SANITIZED)/said
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(CURDIR)/$(BIN)/python -m pytest -s -p no:cacheprovider $(addprefix tests/native/test_,contract.py explicit_positions.py derivatives.py padding.py callers.py rotation.py axes.py) -k 'not blocks_that_it_chooses'
+		$(CURDIR)/$(BIN)/python -m pytest -s -p no:cacheprovider $(addprefix tests/native/test_,contract.py explicit_positions.py derivatives.py padding.py callers.py rotation.py axes.py visible_blocks.py) -k 'not blocks_that_it_chooses'
 
 # A C++ program calls the wheel's own library: no Python and no torch run there. The first time, zig compiles its C++
 # library. This takes some minutes.

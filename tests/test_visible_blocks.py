@@ -70,7 +70,7 @@ def test_a_boolean_mask(queries: int, keys: int, rng: np.random.Generator) -> No
 
 
 def test_a_float_mask_is_looked_at_but_where_it_forbids_a_whole_block() -> None:
-    """It adds to the scores. The lowest number of a dtype forbids nothing: a row of such numbers is uniform."""
+    """It adds to the scores. A row of lowest numbers is uniform."""
     added = torch.zeros(1, 1, 2 * SIZE, 3 * SIZE)
     added[..., :SIZE, :SIZE] = -torch.inf
     added[..., SIZE:, :SIZE] = torch.finfo(torch.float32).min
@@ -80,6 +80,21 @@ def test_a_float_mask_is_looked_at_but_where_it_forbids_a_whole_block() -> None:
     blocks = VisibleBlocks.of(mask_of(2 * SIZE, 3 * SIZE, pairs=added))
     assert blocks.pairs is not None
     assert blocks.pairs.tolist() == [[[[NOTHING, LOOK, LOOK], [LOOK, LOOK, NOTHING]]]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float16], ids=str)
+def test_the_lowest_number_beside_a_higher_one(dtype: torch.dtype) -> None:
+    """In every row of a block, under no other mask; not in float16, whose scores reach as far."""
+    added = torch.zeros(1, 1, 2 * SIZE, 2 * SIZE + 1, dtype=dtype)
+    added[..., SIZE : 2 * SIZE] = torch.finfo(dtype).min
+    given = {"pairs": added}
+    hidden = LOOK if dtype == torch.float16 else NOTHING
+    assert VisibleBlocks.of(mask_of(2 * SIZE, 2 * SIZE + 1, **given)).pairs.tolist() == [[[[LOOK, hidden, LOOK]] * 2]]
+    added[..., -1, :] = torch.finfo(dtype).min
+    found = VisibleBlocks.of(mask_of(2 * SIZE, 2 * SIZE + 1, **given)).pairs.tolist()
+    assert found == [[[[LOOK, hidden, LOOK], [LOOK, LOOK, LOOK]]]]
+    kept = torch.ones(1, 2 * SIZE + 1, dtype=torch.bool)
+    assert VisibleBlocks.of(mask_of(2 * SIZE, 2 * SIZE + 1, **given, key_mask=kept)).pairs.eq(LOOK).all()
 
 
 def test_a_mask_that_is_broadcast_is_read_once() -> None:

@@ -47,15 +47,30 @@ class VisibleBlocks(NamedTuple):
             ids = mask.segments[1].long()
             key_ids = torch.stack((_smallest(ids, -1), _largest(ids, -1)), dim=-1)
         if mask.pairs is not None:
-            pairs = _of_pairs(mask.pairs)
+            alone = mask.key_mask is mask.segments is None and not mask.limits_positions()
+            pairs = _of_pairs(mask.pairs, alone=alone)
         return cls(keys, key_ids, pairs)
 
 
-def _of_pairs(pairs: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"]) -> UInt8[Tensor, "#B #Hq m n"]:
-    """A float mask forbids where it is -inf; elsewhere it is looked at, for it adds to the scores."""
+def _of_pairs(
+    pairs: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"], *, alone: bool
+) -> UInt8[Tensor, "#B #Hq m n"]:
+    """A float mask forbids where it is -inf; elsewhere it is looked at, for it adds to the scores.
+
+    Its lowest number hides a pair, too, beside a pair of the row that has a higher one: the weight is 0. alone: whether
+    nothing else may hide that one. A row of only lowest numbers is uniform. float16 reaches its lowest number, -65504,
+    by scores, so there it hides nothing.
+    """
     once = pairs[tuple(slice(0, 1) if step == 0 else slice(None) for step in pairs.stride())]
     if once.dtype != torch.bool:
-        return (_largest(_largest(once, -2), -1) != -torch.inf).view(torch.uint8)
+        of_rows = _largest(once, -1)
+        largest = _largest(of_rows, -2)
+        seen = largest != -torch.inf
+        if alone and once.dtype != torch.float16:
+            lowest = torch.finfo(once.dtype).min
+            has_higher = (of_rows.amax(-1, keepdim=True) > lowest).view(torch.uint8)
+            seen &= (largest > lowest) | (_smallest(has_higher, -2) == 0)
+        return seen.view(torch.uint8)
     attends = once.view(torch.uint8)
     return _smallest(_smallest(attends, -2), -1) + _largest(_largest(attends, -2), -1)
 

@@ -432,13 +432,14 @@ struct BackwardTiles {
       }
     }
     if (!band.clamps) return;
+    const Index columns = std::min(key_block, call.keys - j0);
     for (Index a = seen.rows.from; a < std::min(seen.rows.stop, call.queries - i0); a++) {
       const float* row = factors + a * step;
-      const Index inside = std::min(std::max(a - corner, from), stop);
-      const Index beyond = std::min(std::max(band.count + a - corner, inside), stop);
+      const Index inside = std::min(std::max(a - corner, Index(0)), columns);
+      const Index beyond = std::min(std::max(band.count + a - corner, inside), columns);
       const float* of = x.rows + a * x.step;
-      if (inside > from) add_row(sums, of, total(row, from, inside), width);
-      if (beyond < stop) add_row(sums + (band.count - 1) * width, of, total(row, beyond, stop), width);
+      if (inside > 0) add_row(sums, of, total(row, 0, inside), width);
+      if (beyond < columns) add_row(sums + (band.count - 1) * width, of, total(row, beyond, columns), width);
     }
   }
 
