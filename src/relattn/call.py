@@ -23,6 +23,7 @@ from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Part, Problem
 from relattn.equation.sinks import check_sinks, share
 from relattn.equation.terms import ScoreTerms
+from relattn.equation.visibility import within_segments
 from relattn.interception import HAS_GRAPHS, refuse_context_parallel, refuse_graph, refuse_trace
 from relattn.positions.places import Places
 from relattn.positions.position import PositionsLike
@@ -162,16 +163,25 @@ def request(
         dropout_p = check_probability("dropout_p", dropout_p)
     scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else check_scale(scale)
     mask = _mask(options, places.sequence, batch, query, key)
-    if encoding is None:
-        terms = NOTHING
-    elif isinstance(encoding, ScoreTerms):
-        terms = placed_terms(_flatten_terms(encoding, batch), query, key, value, places)
-    elif isinstance(encoding, RelativeEncoding):
-        if not keys_are_prepared and encoding.rewrites_keys:
-            key = prepare(encoding, key, {axis: positions.key for axis, positions in places.by_axis.items()})
-        terms = lower(encoding, query, key, value, places)
-    else:
-        raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding, ScoreTerms, or None")
+    terms, callers_key, closer = NOTHING, key, None
+    try:
+        if isinstance(encoding, ScoreTerms):
+            terms = placed_terms(_flatten_terms(encoding, batch), query, key, value, places)
+        elif isinstance(encoding, RelativeEncoding):
+            if not keys_are_prepared and encoding.rewrites_keys:
+                key = prepare(encoding, key, {axis: positions.key for axis, positions in places.by_axis.items()})
+            terms = lower(encoding, query, key, value, places)
+        elif encoding is not None:
+            raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding, ScoreTerms, or None")
+    except ValueError:  # a table may be long enough for every segment; to know it, their ids are read
+        closer = within_segments(mask)
+        if closer is None:
+            raise
+    if closer is not None:
+        return request(
+            query, callers_key, value, batch, Places(closer, places.others), encoding, options,
+            keys_are_prepared=keys_are_prepared, return_lse=return_lse,
+        )  # fmt: skip
     rewritten_from = None if terms.query is None else query  # the caller's own, before the encoding rewrote it
     axes = [_axis(places.sequence, terms, rewritten_from)]
     for names, part in terms.axes.items():

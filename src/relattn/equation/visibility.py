@@ -6,6 +6,7 @@ zeros does. So a backend computes with zeros in place of these rows, or leaves t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -96,6 +97,32 @@ def keys_in_reach(positions: Positions) -> tuple[int, int]:
     if positions.highest is not None:
         end = min(positions.highest - origin + positions.query_length, end)
     return (first, end) if first < end else (0, 0)
+
+
+def within_segments(mask: Mask) -> Positions | None:
+    """The positions, limited to the offsets of pairs of one segment. Reading the ids waits for their device.
+
+    None where this limits them no further, where ids decrease along a side, and where positions are not contiguous from
+    starts given as ints; in a graph, too.
+    """
+    positions = mask.positions
+    if mask.segments is None or positions.known_origin is None or torch.compiler.is_compiling():
+        return None
+    queries, keys = (ids.long().contiguous() for ids in mask.segments)
+    if any(bool((ids[:, 1:] < ids[:, :-1]).any()) for ids in (queries, keys)):
+        return None
+    first, end = torch.searchsorted(keys, queries), torch.searchsorted(keys, queries, right=True)
+    seeing, query = first < end, torch.arange(queries.shape[1], device=queries.device)
+    if not seeing.any():
+        return None
+    lowest = positions.known_origin + int((first - query)[seeing].min())
+    highest = positions.known_origin + int((end - 1 - query)[seeing].max())
+    closer = replace(
+        positions,
+        lowest=lowest if positions.lowest is None else max(lowest, positions.lowest),
+        highest=highest if positions.highest is None else min(highest, positions.highest),
+    )
+    return None if closer == positions else closer
 
 
 def within_reach(problem: Problem) -> Problem:
