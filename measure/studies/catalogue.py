@@ -29,6 +29,8 @@ CATALOGUE = {
     "cost-per-pair": Entry("cost_per_pair", "Does a pair of query and key cost the same at every length?"),
     "memory": Entry("held", "What the native backend holds in memory"),
     "dropout": Entry("dropout", "What dropout costs"),
+    "packed": Entry("hidden_blocks", "Packed documents beside the same documents as a batch"),
+    "padded": Entry("hidden_blocks", "A padded batch beside a full one"),
     "sam": Entry("axes", "Rows for dy and dx: SAM's global attention"),
     "swin": Entry("axes", "A table of biases on a grid: Swin's windows"),
     "layoutlm": Entry("axes", "Text order, x and y: LayoutLMv3"),

@@ -306,6 +306,19 @@ def test_dropout_and_memory_measure():
     assert rows[0] == ["forward", *map(str, range(len(held.LENGTHS)))]
 
 
+def test_hidden_blocks_measure():
+    from measure.studies import hidden_blocks
+
+    for name in ("packed", "padded"):
+        rows = hidden_blocks.rows_of(name)
+        figures = {key: hidden_blocks.measured(row, 0.001, shorter=64) for key, row in rows.items()}
+        assert all(found["ratio"][0] > 0 for found in figures.values())
+        for ratio, met in ((0.472, "met"), (1.5, "missed")):
+            shown = rows_of(hidden_blocks.markdown(rows, {key: {"ratio": [ratio] * 3} for key in rows}))
+            assert [row[:3] for row in shown] == [list(row) for row in rows.values()]
+            assert {row[-1] for row in shown} == {met}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_keras_measures(monkeypatch):
