@@ -163,6 +163,7 @@ def test_every_page_is_in_the_index():
         ("draw_native.py", "native_*.svg", "native.md"),
         ("draw_units.py", "units_*.svg", "native.md"),
         ("draw_axes.py", "axes_*.svg", "axes.md"),
+        ("draw_visible_blocks.py", "visible_*.svg", "packed.md"),
         ("draw_encodings.py", "encoding_*.svg", "pictures.md"),
     ],
 )

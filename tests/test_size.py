@@ -1,7 +1,7 @@
 """The size of the core: the lines of the wheel's Python and C++ without `hf` and `keras`.
 
 The aim is 21,000 lines, of which 15,500 are code. A change that raises the bounds says by how much and why. Visible
-blocks of masks on the native kernels, and the offsets that segments leave visible: 220 and 150.
+blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 400 and 270.
 """
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 
 from tests.reach import ROOT
 
-MOST_LINES, MOST_CODE = 27_400, 18_650
+MOST_LINES, MOST_CODE = 27_580, 18_770
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

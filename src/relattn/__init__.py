@@ -44,6 +44,7 @@ _HOMES = {
     "attention_and_lse": "relattn.api",
     "attention_weights": "relattn.api",
     "explain": "relattn.api",
+    "varlen_attention": "relattn.varlen",
     "Explanation": "relattn.backends.select",
     "flex_score_mod": "relattn.flex",
     "RelativeEmbedding": "relattn.encodings.relative",
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from relattn.positions.grid import GridPositions as GridPositions
     from relattn.positions.grid import grid as grid
     from relattn.positions.positions import Positions as Positions
+    from relattn.varlen import varlen_attention as varlen_attention
 
 __all__ = [*_HOMES, "nn"]  # pyright: ignore[reportUnsupportedDunderAll]
 
