@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from relattn import RelativeEmbedding, T5Bias, relative_attention
-from relattn.backends.cpu import operator
+from relattn.backends.cpu import inputs, operator
 from relattn.equation.visible_blocks import SIZE
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula
@@ -21,6 +21,12 @@ from tests.native.test_native import drawn
 BATCH, HEADS = 2, 4
 LENGTH = 3 * SIZE
 """Whole blocks of keys, and whole groups of 12 or 6 queries."""
+
+
+@pytest.fixture(autouse=True)
+def however_few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are found in every call."""
+    monkeypatch.setattr(inputs, "PAIRS_OF_BLOCKS", 0)
 
 
 def documents(rng: np.random.Generator, length: int, count: int) -> np.ndarray:
@@ -117,10 +123,10 @@ def test_few_queries(mask: str, name: str, instructions: str, rng: np.random.Gen
 def test_a_document_is_not_read_for_another(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in one document of whole blocks and groups reaches no other: a weight of 0 would not stop it."""
     monkeypatch.setattr(operator, "QUERIES_OF_A_KEY", most)
-    inputs = [drawn(1, 1, 2 * LENGTH, 16) for _ in range(3)]
-    for tensor in inputs:
+    tensors = [drawn(1, 1, 2 * LENGTH, 16) for _ in range(3)]
+    for tensor in tensors:
         tensor[..., :LENGTH, :] = torch.nan
-    packed = [tensor.clone().requires_grad_(most == 0) for tensor in inputs]
+    packed = [tensor.clone().requires_grad_(most == 0) for tensor in tensors]
     ids = torch.arange(2 * LENGTH)[None] // LENGTH
     output = relative_attention(*packed, segment_ids=ids, encoding=T5Bias(1), backend="native")
     assert output[..., :LENGTH, :].isnan().all()

@@ -24,6 +24,9 @@ MOST_AXES = 8
 ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The dtypes in which few queries read keys and values, as in kernels/call.h."""
 
+PAIRS_OF_BLOCKS = 2**15
+"""With fewer pairs, over all heads, it takes longer to find the blocks that see nothing than to compute them."""
+
 CPU = torch.device("cpu")
 
 
@@ -44,7 +47,7 @@ class Inputs(NamedTuple):
 
     Tables are contiguous [H, R, width]; a bias [H, R]. All of them are float32, and their widths multiples of LANES.
     For few queries widths stay as they are, and keys and values in half precision if both have the same. blocks: None
-    without a mask, and where all keys are one block. key_bias a
+    without a mask, where all keys are one block, and for few pairs. key_bias a
     [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `equation.key_bias.lowered`.
     """
 
@@ -86,7 +89,7 @@ class Inputs(NamedTuple):
             key_bias = rows_of(a, 1).expand(*heads, -1)
             key_shift = c.float().resolve_neg().expand(*heads, problem.query.shape[2])
         blocks, without_mask = None, mask.key_mask is mask.segments is mask.pairs is None
-        if not without_mask and problem.key.shape[2] > SIZE:
+        if not without_mask and problem.key.shape[2] > SIZE and problem.num_pairs() >= PAIRS_OF_BLOCKS:
             blocks = VisibleBlocks.of(mask)
         axes = []
         for axis in problem.axes:
