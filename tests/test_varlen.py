@@ -1,5 +1,6 @@
 """varlen_attention beside separate calls: kinds of encoding, lengths of its own on either side, gradients, errors."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,19 +113,42 @@ def test_more_queries_in_one_document_and_more_keys_in_another() -> None:
     assert_same(found, apart(inputs, lengths, key_lengths, encoding), inputs)
 
 
-@pytest.mark.parametrize("again", [lambda starts: starts, Tensor.clone], ids=["the same tensor", "the same numbers"])
-def test_starts_given_twice_cost_no_lists(again: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """FlashAttention's callers give the starts of both sides. Contiguous positions take less time than lists."""
-    came: list[Any] = []
+@pytest.fixture
+def came(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the last call asked for, by the names of `request_of`."""
+    asked: dict[str, Any] = {}
 
-    def seen(*asked: Any) -> Any:
-        came.append(asked[6:8])
-        return request_of(*asked)
+    def seen(*given: Any) -> Any:
+        asked.update(inspect.signature(request_of).bind(*given).arguments)
+        return request_of(*given)
 
     monkeypatch.setattr(varlen, "request_of", seen)
+    return asked
+
+
+@pytest.mark.parametrize("again", [lambda starts: starts, Tensor.clone], ids=["the same tensor", "the same numbers"])
+def test_starts_given_twice_cost_no_lists(again: Callable[[Tensor], Tensor], came: dict[str, Any]) -> None:
+    """FlashAttention's callers give the starts of both sides. Contiguous positions take less time than lists."""
     starts, inputs = starts_of(LENGTHS), [rows(sum(LENGTHS)) for _ in range(3)]
     found = varlen_attention(*inputs, starts, again(starts), encoding=T5Bias(HEADS))
-    assert came == [(0, 0)] and found.shape == inputs[0].shape
+    assert (came["query_position"], came["key_position"]) == (0, 0) and found.shape == inputs[0].shape
+
+
+def test_every_argument_goes_on(came: dict[str, Any]) -> None:
+    """But the window: no document is longer than 4."""
+    inputs, encoding = [rows(9) for _ in range(3)], T5Bias(HEADS)
+    said: dict[str, Any] = {
+        "softcap": 3.0,
+        "sinks": torch.randn(HEADS),
+        "dropout_p": 0.5,
+        "scale": 0.25,
+        "backend": "dense",
+    }
+    others: dict[str, Any] = {"is_causal": True, "enable_gqa": True, "encoding": encoding}
+    varlen_attention(*inputs, starts_of([4, 2, 3]), window=(2, None), **said, **others)
+    options = came["options"]._asdict()
+    assert {name: options[name] for name in said} == said and {name: came[name] for name in others} == others
+    assert options["window"] == (2, 3) and options["segment_ids"].tolist() == [[0] * 4 + [1] * 2 + [2] * 3]
 
 
 def test_nothing_waits_for_a_device() -> None:
@@ -199,6 +223,10 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no number": (
         given(dtype=torch.int32), ShapeError,
         "cu_seqlens: got shape [0]; expected [documents + 1], the starts and the total",
+    ),
+    "two axes": (
+        {"cu_seqlens": torch.tensor([[0, 12]])}, ShapeError,
+        "cu_seqlens: got shape [1, 2]; expected [documents + 1], the starts and the total",
     ),
     "another device": (
         given(0, 12, device="meta"), ValueError,
