@@ -1,5 +1,6 @@
 """varlen_attention beside separate calls: kinds of encoding, lengths of its own on either side, gradients, errors."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,10 @@ from relattn import (
     ShawEmbedding,
     T5Bias,
     relative_attention,
+    varlen,
     varlen_attention,
 )
+from relattn.call import request_of
 
 HEADS, WIDTH = 4, 8
 LENGTHS = (5, 0, 9, 1, 70)
@@ -102,8 +105,60 @@ def test_rows_for_the_longest_document_suffice() -> None:
     assert varlen_attention(*inputs, starts, encoding=short, window=(6, 3)).shape == (24, HEADS, WIDTH)
 
 
+def test_more_queries_in_one_document_and_more_keys_in_another() -> None:
+    """The table needs rows for the offsets within documents: -99..99, though positions are -97..99 and 0..99."""
+    lengths, key_lengths = (1, 100), (100, 3)
+    inputs, encoding = (rows(101), rows(103), rows(103)), RelativeEmbedding(WIDTH, 100, num_heads=HEADS)
+    found = varlen_attention(*inputs, starts_of(lengths), starts_of(key_lengths), encoding=encoding)
+    assert_same(found, apart(inputs, lengths, key_lengths, encoding), inputs)
+
+
+@pytest.fixture
+def came(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the last call asked for, by the names of `request_of`."""
+    asked: dict[str, Any] = {}
+
+    def seen(*given: Any) -> Any:
+        asked.update(inspect.signature(request_of).bind(*given).arguments)
+        return request_of(*given)
+
+    monkeypatch.setattr(varlen, "request_of", seen)
+    return asked
+
+
+@pytest.mark.parametrize("again", [lambda starts: starts, Tensor.clone], ids=["the same tensor", "the same numbers"])
+def test_starts_given_twice_cost_no_lists(again: Callable[[Tensor], Tensor], came: dict[str, Any]) -> None:
+    """FlashAttention's callers give the starts of both sides. Contiguous positions take less time than lists."""
+    starts, inputs = starts_of(LENGTHS), [rows(sum(LENGTHS)) for _ in range(3)]
+    found = varlen_attention(*inputs, starts, again(starts), encoding=T5Bias(HEADS))
+    assert (came["query_position"], came["key_position"]) == (0, 0) and found.shape == inputs[0].shape
+
+
+def test_every_argument_goes_on(came: dict[str, Any]) -> None:
+    """But the window: no document is longer than 4."""
+    inputs, encoding = [rows(9) for _ in range(3)], T5Bias(HEADS)
+    said: dict[str, Any] = {
+        "softcap": 3.0,
+        "sinks": torch.randn(HEADS),
+        "dropout_p": 0.5,
+        "scale": 0.25,
+        "backend": "dense",
+    }
+    others: dict[str, Any] = {"is_causal": True, "enable_gqa": True, "encoding": encoding}
+    varlen_attention(*inputs, starts_of([4, 2, 3]), window=(2, None), **said, **others)
+    options = came["options"]._asdict()
+    assert {name: options[name] for name in said} == said and {name: came[name] for name in others} == others
+    assert options["window"] == (2, 3) and options["segment_ids"].tolist() == [[0] * 4 + [1] * 2 + [2] * 3]
+
+
+def test_nothing_waits_for_a_device() -> None:
+    """Numbers that are not there to be read are not read."""
+    inputs, starts = [torch.empty(12, HEADS, WIDTH, device="meta") for _ in range(3)], starts_of([4, 8]).to("meta")
+    assert varlen_attention(*inputs, starts, starts.clone(), is_causal=True).shape == (12, HEADS, WIDTH)
+
+
 def test_nothing_at_all() -> None:
-    assert varlen_attention(rows(0), rows(0), rows(0), starts_of([])).shape == (0, HEADS, WIDTH)
+    assert varlen_attention(rows(0), rows(0), rows(0), starts_of([]), max_seqlen_q=0).shape == (0, HEADS, WIDTH)
     assert varlen_attention(rows(3), rows(0), rows(0), starts_of([3]), starts_of([0])).eq(0).all()
 
 
@@ -157,6 +212,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"key": JAGGED}, TypeError,
         "key: got a nested tensor; expected [total, heads, width]; pass key.values(), and key.offsets() as cu_seqlens",
     ),
+    "rows in a list": ({"query": [1.0]}, TypeError, "query: got list; expected a tensor [total, heads, width]"),
     "a list": (
         {"cu_seqlens": [0, 12]}, TypeError, "cu_seqlens: got list; expected a tensor [documents + 1] of int32 or int64"
     ),
@@ -167,6 +223,10 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no number": (
         given(dtype=torch.int32), ShapeError,
         "cu_seqlens: got shape [0]; expected [documents + 1], the starts and the total",
+    ),
+    "two axes": (
+        {"cu_seqlens": torch.tensor([[0, 12]])}, ShapeError,
+        "cu_seqlens: got shape [1, 2]; expected [documents + 1], the starts and the total",
     ),
     "another device": (
         given(0, 12, device="meta"), ValueError,

@@ -10,16 +10,19 @@ from torch import Tensor
 from relattn.checks.tensors import shape
 from relattn.checks.values import check_size, kind_of
 from relattn.errors import ShapeError
+from relattn.positions.certainty import can_be_read
 
 
 def check_rows(name: str, rows: Tensor, starts: str) -> None:
     """A tensor [total, heads, width]. starts: the argument with the documents' starts."""
-    if isinstance(rows, Tensor) and rows.is_nested:
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{name}: got {kind_of(rows)}; expected a tensor [total, heads, width]")
+    if rows.is_nested:
         raise TypeError(
             f"{name}: got a nested tensor; expected [total, heads, width]; pass {name}.values(), and {name}.offsets() "
             f"as {starts}"
         )
-    if isinstance(rows, Tensor) and rows.dim() != 3:
+    if rows.dim() != 3:
         raise ShapeError(
             f"{name}: got shape {shape(rows)}; expected [total, heads, width], one document after the other; a batch "
             "[batch, heads, length, width] goes to relative_attention"
@@ -29,10 +32,10 @@ def check_rows(name: str, rows: Tensor, starts: str) -> None:
 def check_starts(name: str, starts: Tensor, rows: Tensor, longest_name: str, longest: int | None) -> int | None:
     """starts [documents + 1]: 0, where each later document begins, and the number of rows. The longest length.
 
-    longest: at least that length, if the caller says one. The numbers are read, which waits for their device. In a
-    graph they cannot be: there the device checks them, and the answer is `longest`.
+    longest: at least that length, if the caller says one. The numbers are read only where that waits for no device.
+    Elsewhere the device checks them, and the answer is `longest`.
 
-    Raises TypeError, ShapeError, ValueError: for other starts; RuntimeError: by the device, in a graph.
+    Raises TypeError, ShapeError, ValueError: for other starts; RuntimeError: by the device.
     """
     if not isinstance(starts, Tensor):
         raise TypeError(f"{name}: got {kind_of(starts)}; expected a tensor [documents + 1] of int32 or int64")
@@ -45,9 +48,11 @@ def check_starts(name: str, starts: Tensor, rows: Tensor, longest_name: str, lon
             f"{name}: got device {starts.device}; expected {rows.device}, that of the rows; move it with .to()"
         )
     if longest is not None:
-        longest = check_size(longest_name, longest)
+        longest = check_size(longest_name, longest, least=0)
     total, lengths = rows.shape[0], starts.diff()
-    if torch.compiler.is_compiling():
+    if not can_be_read(starts):
+        if torch._C._are_functorch_transforms_active() or starts.is_meta:  # as for a key_bias
+            return longest
         fits = (starts[0] == 0) & (starts[-1] == total) & (lengths >= 0).all()
         if longest is not None:
             fits = fits & (lengths <= longest).all()
