@@ -201,6 +201,14 @@ def of_keys(*numbers: int) -> dict[str, Tensor]:
     return {"key_cu_seqlens": torch.tensor(numbers)}
 
 
+def test_a_graph_refuses_numbers_that_wrap() -> None:
+    """Their differences leave int32."""
+    torch.compiler.reset()
+    compiled = torch.compile(lambda starts: varlen_attention(ROWS, ROWS, ROWS, starts), fullgraph=True, backend="eager")
+    with pytest.raises(RuntimeError, match="cu_seqlens: expected 0, then numbers that never go back"):
+        compiled(torch.tensor([0, 2**31 - 1, -2, 12], dtype=torch.int32))
+
+
 JAGGED = torch.nested.nested_tensor([torch.randn(3, 4, 8), torch.randn(9, 4, 8)], layout=torch.jagged)
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a batch": (
@@ -238,8 +246,10 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "back": (
         given(0, 8, 5, 12), ValueError, "cu_seqlens: got 5 after 8 at place 2; expected numbers that never go back"
     ),
-    "short": (given(0, 8), ValueError, "cu_seqlens: got 8 at its end; expected 12, the number of rows"),
-    "keys too far": (of_keys(0, 13), ValueError, "key_cu_seqlens: got 13 at its end; expected 12, the number of rows"),
+    "short": (given(0, 8), ValueError, "cu_seqlens: got 8 at its end; expected 12, the number of rows of query"),
+    "keys too far": (
+        of_keys(0, 13), ValueError, "key_cu_seqlens: got 13 at its end; expected 12, the number of rows of key"
+    ),
     "other documents": (
         of_keys(0, 4, 12), ShapeError, "key_cu_seqlens: got 2 documents beside 1 in cu_seqlens; expected as many"
     ),
@@ -250,7 +260,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no hint": ({"max_seqlen_k": 1.5}, ValueError, "max_seqlen_k: got 1.5; expected an int"),
     "fewer keys": (
         {"key": torch.zeros(11, 4, 8), "value": torch.zeros(11, 4, 8)}, ValueError,
-        "cu_seqlens: got 12 at its end; expected 11, the number of rows",
+        "cu_seqlens: got 12 at its end; expected 11, the number of rows of key",
     ),
 }  # fmt: skip
 

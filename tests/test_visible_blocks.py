@@ -20,6 +20,10 @@ def mask_of(queries: int, keys: int, **given: Tensor | tuple[Tensor, Tensor]) ->
     return Mask(positions, **given)  # pyright: ignore[reportArgumentType]
 
 
+def blocks_of(mask: Mask, *, has_bias: bool = False) -> VisibleBlocks:
+    return VisibleBlocks.of(mask, has_bias=has_bias)
+
+
 def told(attends: np.ndarray) -> np.ndarray:
     """[..., blocks of rows, blocks of columns]: what each block of [..., rows, columns] has to see."""
     rows, columns = ([slice(n, n + SIZE) for n in range(0, length, SIZE)] for length in attends.shape[-2:])
@@ -37,7 +41,7 @@ def test_a_key_mask(keys: int, rng: np.random.Generator) -> None:
     after, before = np.arange(keys) < keys // 2, np.arange(keys) >= SIZE
     last = np.arange(keys) == keys - 1
     kept = np.stack([mixed, after, before, last, ~last, np.ones(keys, bool), np.zeros(keys, bool)])
-    blocks = VisibleBlocks.of(mask_of(5, keys, key_mask=torch.from_numpy(kept)))
+    blocks = blocks_of(mask_of(5, keys, key_mask=torch.from_numpy(kept)))
     assert blocks.key_ids is None and blocks.pairs is None and blocks.keys is not None
     np.testing.assert_array_equal(blocks.keys, told(kept[:, None, :].repeat(5, 1))[:, 0])
 
@@ -48,7 +52,7 @@ def test_segments(keys: int, dtype: torch.dtype, rng: np.random.Generator) -> No
     """By the smallest and the largest id, however they are ordered, and however large they are."""
     ids = np.stack([np.sort(rng.integers(0, 4, keys)), rng.integers(-(2**31), 2**31, keys), np.full(keys, 7)])
     given = torch.from_numpy(ids).to(dtype)
-    blocks = VisibleBlocks.of(mask_of(keys, keys, segments=(given, given)))
+    blocks = blocks_of(mask_of(keys, keys, segments=(given, given)))
     assert blocks.keys is None and blocks.pairs is None and blocks.key_ids is not None
     expected = [[(row[n : n + SIZE].min(), row[n : n + SIZE].max()) for n in range(0, keys, SIZE)] for row in ids]
     np.testing.assert_array_equal(blocks.key_ids, expected)
@@ -65,7 +69,7 @@ def test_a_boolean_mask(queries: int, keys: int, rng: np.random.Generator) -> No
         column = min(n * SIZE + rng.choice([0, SIZE - 1]), keys - 1)
         attends[b, h, row, column] ^= rng.random() < 0.5
     for given in (attends, attends[:, :, :1], attends[:, :, :, :1]):
-        blocks = VisibleBlocks.of(mask_of(queries, keys, pairs=torch.from_numpy(given)))
+        blocks = blocks_of(mask_of(queries, keys, pairs=torch.from_numpy(given)))
         np.testing.assert_array_equal(blocks.pairs, told(given))
 
 
@@ -77,7 +81,7 @@ def test_a_float_mask_is_looked_at_but_where_it_forbids_a_whole_block() -> None:
     added[..., SIZE:, SIZE : 2 * SIZE] = -torch.inf
     added[..., -1, 2 * SIZE - 1] = torch.nan
     added[..., SIZE:, 2 * SIZE :] = -torch.inf
-    blocks = VisibleBlocks.of(mask_of(2 * SIZE, 3 * SIZE, pairs=added))
+    blocks = blocks_of(mask_of(2 * SIZE, 3 * SIZE, pairs=added))
     assert blocks.pairs is not None
     assert blocks.pairs.tolist() == [[[[NOTHING, LOOK, LOOK], [LOOK, LOOK, NOTHING]]]]
 
@@ -89,15 +93,16 @@ def test_the_lowest_number_beside_a_higher_one(dtype: torch.dtype) -> None:
     added[..., SIZE : 2 * SIZE] = torch.finfo(dtype).min
     given = {"pairs": added}
     hidden = LOOK if dtype == torch.float16 else NOTHING
-    assert VisibleBlocks.of(mask_of(2 * SIZE, 2 * SIZE + 1, **given)).pairs.tolist() == [[[[LOOK, hidden, LOOK]] * 2]]
+    assert blocks_of(mask_of(2 * SIZE, 2 * SIZE + 1, **given)).pairs.tolist() == [[[[LOOK, hidden, LOOK]] * 2]]
     added[..., -1, :] = torch.finfo(dtype).min
-    found = VisibleBlocks.of(mask_of(2 * SIZE, 2 * SIZE + 1, **given)).pairs.tolist()
+    found = blocks_of(mask_of(2 * SIZE, 2 * SIZE + 1, **given)).pairs.tolist()
     assert found == [[[[LOOK, hidden, LOOK], [LOOK, LOOK, LOOK]]]]
+    assert blocks_of(mask_of(2 * SIZE, 2 * SIZE + 1, **given), has_bias=True).pairs.eq(LOOK).all()
     kept = torch.ones(1, 2 * SIZE + 1, dtype=torch.bool)
-    assert VisibleBlocks.of(mask_of(2 * SIZE, 2 * SIZE + 1, **given, key_mask=kept)).pairs.eq(LOOK).all()
+    assert blocks_of(mask_of(2 * SIZE, 2 * SIZE + 1, **given, key_mask=kept)).pairs.eq(LOOK).all()
 
 
 def test_a_mask_that_is_broadcast_is_read_once() -> None:
     attends = torch.rand(1, 1, SIZE, 2 * SIZE) < 0.5
-    blocks = VisibleBlocks.of(mask_of(SIZE, 2 * SIZE, pairs=attends.expand(5, 8, SIZE, 2 * SIZE)))
+    blocks = blocks_of(mask_of(SIZE, 2 * SIZE, pairs=attends.expand(5, 8, SIZE, 2 * SIZE)))
     assert blocks.pairs is not None and blocks.pairs.shape == (1, 1, 1, 2)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn import OffsetTable, RelativeEmbedding, ScoreTerms, TransformerXLEmbedding, relative_attention
 from relattn.backends.select import BACKENDS
@@ -56,6 +57,17 @@ def test_ids_that_come_back_are_refused_as_before() -> None:
     encoding = RelativeEmbedding(WIDTH, LENGTH, num_heads=HEADS)
     with pytest.raises(ValueError, match=r"visible offsets -23\.\.23"):
         relative_attention(*inputs(3 * LENGTH), encoding=encoding, segment_ids=IDS % 2)
+
+
+def test_ids_without_numbers_are_refused_as_before() -> None:
+    encoding = RelativeEmbedding(WIDTH, LENGTH, num_heads=HEADS).to("meta")
+    packed = [tensor.to("meta") for tensor in inputs(3 * LENGTH)]
+    with pytest.raises(ValueError, match=r"visible offsets -23\.\.23"):
+        relative_attention(*packed, encoding=encoding, segment_ids=IDS.to("meta"))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises(ValueError, match=r"offsets -23\.\.23"):
+        made = [mode.from_tensor(tensor) for tensor in inputs(3 * LENGTH)]
+        encoding = RelativeEmbedding(WIDTH, LENGTH, num_heads=HEADS)
+        relative_attention(*made, encoding=encoding, segment_ids=mode.from_tensor(IDS))
 
 
 def test_a_layer_trains_on_packed_documents() -> None:

@@ -40,7 +40,7 @@ def blocks_of(pairs: Tensor) -> list[list[int]]:
     """What each block has to see."""
     place = ContiguousPositions(0)
     mask = Mask(Positions(place, place, LENGTH, LENGTH, pairs.device), pairs=pairs[None, None].contiguous())
-    found = VisibleBlocks.of(mask).pairs
+    found = VisibleBlocks.of(mask, has_bias=False).pairs
     assert found is not None
     return found[0, 0].tolist()
 

@@ -50,7 +50,7 @@ class Row(NamedTuple):
     def goal(self) -> float:
         """The bound on its ratio."""
         if self.masked == PADDING:
-            return round(LARGER * sum(LENGTHS) / (len(LENGTHS) * max(LENGTHS)), 2)
+            return LARGER * sum(LENGTHS) / (len(LENGTHS) * max(LENGTHS))
         return GOALS[self.masked, self.mode]
 
 
@@ -115,5 +115,5 @@ def markdown(rows: Mapping[str, Row], figures: Mapping[str, Figures]) -> str:
     lines = []
     for key, found in figures.items():
         goal, ratio = rows[key].goal(), found["ratio"]
-        lines.append([*rows[key], shown(ratio), f"{goal:g}", "met" if round(ratio[0], 2) <= goal else "missed"])
+        lines.append([*rows[key], shown(ratio), f"{goal:.3g}", "met" if ratio[0] <= goal else "missed"])
     return table(columns, lines)

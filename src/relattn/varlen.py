@@ -59,8 +59,8 @@ def varlen_attention(
     for name, rows in (("key", key), ("value", value)):
         check_rows(name, rows, "cu_seqlens" if key_cu_seqlens is None else "key_cu_seqlens")
     of_keys, key_starts = ("cu_seqlens", cu_seqlens) if key_cu_seqlens is None else ("key_cu_seqlens", key_cu_seqlens)
-    longest = check_starts("cu_seqlens", cu_seqlens, query, "max_seqlen_q", max_seqlen_q)
-    longest_of_keys = check_starts(of_keys, key_starts, key, "max_seqlen_k", max_seqlen_k)
+    longest = check_starts("cu_seqlens", cu_seqlens, "query", query, "max_seqlen_q", max_seqlen_q)
+    longest_of_keys = check_starts(of_keys, key_starts, "key", key, "max_seqlen_k", max_seqlen_k)
     if len(cu_seqlens) != len(key_starts):
         raise ShapeError(
             f"key_cu_seqlens: got {len(key_starts) - 1} documents beside {len(cu_seqlens) - 1} in cu_seqlens; expected "

@@ -119,6 +119,34 @@ def test_few_queries(mask: str, name: str, instructions: str, rng: np.random.Gen
     check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
+@every_set
+@pytest.mark.parametrize("hiding", ["-inf", "lowest", "segments", "key_mask"])
+def test_few_queries_beside_a_hole(hiding: str, instructions: str, rng: np.random.Generator) -> None:
+    """What lies between two visible blocks of a chunk is not computed, and was written by nobody."""
+    kept = np.ones((BATCH, 4 * SIZE), bool)
+    kept[1, SIZE : 3 * SIZE] = False
+    number = np.finfo(np.float32).min if hiding == "lowest" else -np.inf
+    given = {
+        "segments": {"segment_ids": (np.ones((BATCH, 2), int), kept.astype(int))},
+        "key_mask": {"key_mask": kept},
+    }.get(hiding, {"attn_mask": np.where(kept, 0.0, number)[:, None, None]})
+    setting = Setting(BATCH, HEADS, 2, 2, 4 * SIZE, 8, 5, **given, seed=int(rng.integers(2**32)))
+    check(make_subject(CASES["relative"], setting, "float32"), "native", "float32", truth=by_formula)
+
+
+def test_a_bias_that_hides_leaves_the_lowest_number_to_be_seen() -> None:
+    """Where it takes away the higher numbers of a row, a block of lowest ones is all that the row sees."""
+    query, key, value = (drawn(1, 2, 4 * SIZE, 8) for _ in range(3))
+    mask = torch.zeros(1, 1, 4 * SIZE, 4 * SIZE)
+    mask[..., SIZE:] = torch.finfo(torch.float32).min
+    number = torch.zeros(1, 1, 4 * SIZE)
+    number[..., :SIZE] = torch.finfo(torch.float32).min
+    found, expected = (
+        relative_attention(query, key, value, mask, key_bias=number, backend=backend) for backend in ("native", "dense")
+    )
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("most", [0, 2 * LENGTH], ids=["packed keys", "keys where they lie"])
 def test_a_document_is_not_read_for_another(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in one document of whole blocks and groups reaches no other: a weight of 0 would not stop it."""

@@ -29,7 +29,9 @@ def check_rows(name: str, rows: Tensor, starts: str) -> None:
         )
 
 
-def check_starts(name: str, starts: Tensor, rows: Tensor, longest_name: str, longest: int | None) -> int | None:
+def check_starts(
+    name: str, starts: Tensor, side: str, rows: Tensor, longest_name: str, longest: int | None
+) -> int | None:
     """starts [documents + 1]: 0, where each later document begins, and the number of rows. The longest length.
 
     longest: at least that length, if the caller says one. The numbers are read only where that waits for no device.
@@ -49,7 +51,7 @@ def check_starts(name: str, starts: Tensor, rows: Tensor, longest_name: str, lon
         )
     if longest is not None:
         longest = check_size(longest_name, longest, least=0)
-    total, lengths = rows.shape[0], starts.diff()
+    total, lengths = rows.shape[0], starts.long().diff()
     if not can_be_read(starts):
         if torch._C._are_functorch_transforms_active() or starts.is_meta:  # as for a key_bias
             return longest
@@ -68,7 +70,7 @@ def check_starts(name: str, starts: Tensor, rows: Tensor, longest_name: str, lon
         if after < before:
             raise ValueError(f"{name}: got {after} after {before} at place {n}; expected numbers that never go back")
     if ends[-1] != total:
-        raise ValueError(f"{name}: got {ends[-1]} at its end; expected {total}, the number of rows")
+        raise ValueError(f"{name}: got {ends[-1]} at its end; expected {total}, the number of rows of {side}")
     found = max(lengths.tolist(), default=0)
     if longest is not None and longest < found:
         raise ValueError(

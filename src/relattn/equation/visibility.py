@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Problem
@@ -102,11 +103,13 @@ def keys_in_reach(positions: Positions) -> tuple[int, int]:
 def within_segments(mask: Mask) -> Positions | None:
     """The positions, limited to the offsets of pairs of one segment. Reading the ids waits for their device.
 
-    None where this limits them no further, where ids decrease along a side, and where positions are not contiguous from
-    starts given as ints; in a graph, too.
+    None where this limits them no further, where no pair is left, where ids decrease along a side, where positions are
+    not contiguous from starts given as ints, and where ids have no numbers, as in a graph.
     """
     positions = mask.positions
     if mask.segments is None or positions.known_origin is None or torch.compiler.is_compiling():
+        return None
+    if any(type(ids) is not Tensor or ids.is_meta or is_batchedtensor(ids) for ids in mask.segments):
         return None
     queries, keys = (ids.long().contiguous() for ids in mask.segments)
     if any(bool((ids[:, 1:] < ids[:, :-1]).any()) for ids in (queries, keys)):

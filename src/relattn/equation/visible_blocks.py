@@ -34,10 +34,11 @@ class VisibleBlocks(NamedTuple):
     pairs: UInt8[Tensor, "#B #Hq #rows blocks"] | None = None
 
     @classmethod
-    def of(cls, mask: Mask) -> VisibleBlocks:
+    def of(cls, mask: Mask, *, has_bias: bool) -> VisibleBlocks:
         """Time and memory linear in the lengths, but for one read of a mask of pairs, of which 1 / SIZE^2 is kept.
 
-        No axis of the mask is empty.
+        has_bias: whether a bias or a key bias is added to scores, which may hide pairs, too. No axis of the mask is
+        empty.
         """
         keys = key_ids = pairs = None
         if mask.key_mask is not None:
@@ -47,7 +48,7 @@ class VisibleBlocks(NamedTuple):
             ids = mask.segments[1].long()
             key_ids = torch.stack((_smallest(ids, -1), _largest(ids, -1)), dim=-1)
         if mask.pairs is not None:
-            alone = mask.key_mask is mask.segments is None and not mask.limits_positions()
+            alone = mask.key_mask is mask.segments is None and not (has_bias or mask.limits_positions())
             pairs = _of_pairs(mask.pairs, alone=alone)
         return cls(keys, key_ids, pairs)
 

@@ -17,7 +17,7 @@ constexpr Index UNLIMITED = INT64_MIN / 4;  // a limit beyond every offset; -UNL
 constexpr Index MOST_AXES = 8;              // the sequence among them
 constexpr Index MASK_BLOCK = 64;            // queries and keys of a block of a mask
 
-// How many pairs of a block may attend, with nothing added to their scores.
+// No pair of a block may attend; some may; all may, and nothing is added to their scores.
 constexpr int NOTHING = 0, LOOK = 1, EVERYTHING = 2;
 
 // A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in numbers.

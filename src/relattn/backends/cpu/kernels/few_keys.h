@@ -56,6 +56,8 @@ struct FewKeys {
   // The products with the keys, while these are near.
   void score() const {
     const float scale = float(call.scale);
+    // Between two blocks that a row sees, one that it does not see has no products.
+    if (call.has_blocks()) std::fill(weights, weights + few.rows * CHUNK, -INFINITY);
     for (Index r = 0; r < few.rows; r++) {
       scaled(call.query.of(b, head(r), place(r)), call.width, scale, query + r * few.width);
       for (Index n = 0; n < call.axes(); n++)
