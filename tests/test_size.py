@@ -1,7 +1,7 @@
 """The size of the core: the lines of the wheel's Python and C++ without `hf` and `keras`.
 
 The aim is 21,000 lines, of which 15,500 are code. A change that raises the bounds says by how much and why. Visible
-blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 420 and 280.
+blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 430 and 290.
 """
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 
 from tests.reach import ROOT
 
-MOST_LINES, MOST_CODE = 27_600, 18_780
+MOST_LINES, MOST_CODE = 27_610, 18_790
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
