@@ -9,13 +9,14 @@ import torch
 
 from relattn import RelativeEmbedding, T5Bias, relative_attention
 from relattn.backends.cpu import inputs, operator
-from relattn.equation.visible_blocks import SIZE
+from relattn.equation.visible_blocks import EVERYTHING, LOOK, NOTHING, SIZE
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
 from tests.native.passes import check
 from tests.native.sets import every_set
+from tests.native.test_axes import KERNELS
 from tests.native.test_native import drawn
 
 BATCH, HEADS = 2, 4
@@ -78,6 +79,12 @@ def setting_of(mask: str, name: str, rng: np.random.Generator, queries: int, key
         is_causal=bool(rng.integers(2)) if causal is None else causal, seed=int(rng.integers(2**32)),
         **MASKS[mask](rng, queries, keys), **more,
     )  # fmt: skip
+
+
+def test_the_kernels_have_the_same_blocks() -> None:
+    text = (KERNELS / "call.h").read_text()
+    assert f"MASK_BLOCK = {SIZE};" in text
+    assert f"NOTHING = {NOTHING}, LOOK = {LOOK}, EVERYTHING = {EVERYTHING};" in text
 
 
 @pytest.mark.one_in(5)
