@@ -16,6 +16,7 @@ from torch._C._functorch import is_batchedtensor
 
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Problem
+from relattn.interception import are_plain
 from relattn.positions.certainty import statically_true
 from relattn.positions.positions import Positions
 
@@ -109,7 +110,7 @@ def within_segments(mask: Mask) -> Positions | None:
     positions = mask.positions
     if mask.segments is None or positions.known_origin is None or torch.compiler.is_compiling():
         return None
-    if any(type(ids) is not Tensor or ids.is_meta or is_batchedtensor(ids) for ids in mask.segments):
+    if not are_plain(mask.segments) or any(map(is_batchedtensor, mask.segments)):
         return None
     queries, keys = (ids.long().contiguous() for ids in mask.segments)
     if any(bool((ids[:, 1:] < ids[:, :-1]).any()) for ids in (queries, keys)):
