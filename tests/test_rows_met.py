@@ -1,5 +1,7 @@
 """A table that is longer than the call: no backend gets rows that no visible pair meets."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,6 +41,15 @@ def table_of(problem: Problem) -> OffsetTable:
 def test_the_rows_that_a_call_has(given: dict[str, object], first: int, count: int) -> None:
     table = table_of(request_of(*drawn(), encoding=RelativeEmbedding(8, LONG), **given).problem)
     assert (table.first, table.num_rows) == (first, count)
+
+
+@pytest.mark.parametrize(("ids", "reach"), [(lambda n: n // 128, 127), (lambda n: n // 128 % 2, 511)])
+def test_long_packed_documents_have_the_rows_of_the_longest(ids: Callable[[Tensor], Tensor], reach: int) -> None:
+    """Where ids come back, documents that are far apart see each other."""
+    packed = [torch.randn(1, 4, 512, 8) for _ in range(3)]
+    segments = ids(torch.arange(512))[None]
+    table = table_of(request_of(*packed, encoding=RelativeEmbedding(8, LONG), segment_ids=segments).problem)
+    assert (table.first, table.num_rows) == (-reach, 2 * reach + 1)
 
 
 def test_another_axis() -> None:

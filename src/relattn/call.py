@@ -33,6 +33,8 @@ Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"
 NOTHING = ScoreTerms()
 """The terms of attention without an encoding."""
 AttentionMask = Bool[Tensor, "*#B #Hq #Lq #Lk"] | Float[Tensor, "*#B #Hq #Lq #Lk"]
+LONG = 1024
+"""From this many queries and keys on, the rows that segments leave out of a table cost more than a look at the ids."""
 
 
 class Request(NamedTuple):
@@ -163,6 +165,9 @@ def request(
         dropout_p = check_probability("dropout_p", dropout_p)
     scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else check_scale(scale)
     mask = _mask(options, places.sequence, batch, query, key)
+    is_long = query.shape[2] + key.shape[2] >= LONG
+    if encoding is not None and is_long and key.device.type == "cpu" and (closer := within_segments(mask)) is not None:
+        places, mask = Places(closer, places.others), mask._replace(positions=closer)
     terms, callers_key, closer = NOTHING, key, None
     try:
         if isinstance(encoding, ScoreTerms):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
@@ -178,9 +179,12 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     """
     lowest, highest = mask.positions.lowest, mask.positions.highest
     row = Mask(mask.positions, mask.key_mask, None, mask.pairs).kept()
-    if mask.segments is None and lowest is None and highest is None:
+    if mask.segments is None:
         assert row is not None
-        return row.squeeze(2), row.squeeze(2).any(dim=-1, keepdim=True)
+        if lowest is None and highest is None:
+            return row.squeeze(2), row.squeeze(2).any(dim=-1, keepdim=True)
+        if mask.positions.known_origin is not None:
+            return _by_counting(mask.positions, row.squeeze(2))
     query, key = mask.positions.query_positions().unsqueeze(-2), mask.positions.key_positions().unsqueeze(-2)
     query_ids, key_ids = torch.zeros_like(query), torch.zeros_like(key)
     if mask.segments is not None:
@@ -193,6 +197,33 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     before, after = (None if limit is None else -limit for limit in (highest, lowest))
     keys = kept & _meets(key, key_ids, query, query_ids, everyone, before, after)
     return keys, _meets(query, query_ids, key, key_ids, kept, lowest, highest)
+
+
+def _by_counting(
+    positions: Positions, kept: Bool[Tensor, "#B #Hq #Lk"]
+) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]:
+    """The same on contiguous positions, where a query reaches the keys of one range, and a key the queries of one."""
+    lowest, highest, origin = positions.lowest, positions.highest, positions.known_origin
+    assert origin is not None
+    of_queries = None if lowest is None else lowest - origin, None if highest is None else highest - origin
+    of_keys = tuple(None if limit is None else -limit for limit in reversed(of_queries))
+    first, end = _reach(positions.key_length, positions.query_length, of_keys, kept.device)
+    keys = kept & (first < end)
+    first, end = _reach(positions.query_length, positions.key_length, of_queries, kept.device)
+    kept = kept.expand(*kept.shape[:2], positions.key_length)
+    before = F.pad(kept.cumsum(-1), (1, 0))  # how many are kept before each key
+    return keys, before[..., end] > before[..., first]
+
+
+def _reach(
+    length: int, others: int, limits: tuple[int | None, ...], device: torch.device
+) -> tuple[Int64[Tensor, "length"], Int64[Tensor, "length"]]:
+    """Of each of `length` elements: the first one that it reaches of the others, and the one after the last."""
+    element = torch.arange(length, device=device)
+    lowest, highest = limits
+    first = torch.zeros_like(element) if lowest is None else (element + lowest).clamp(0, others)
+    end = torch.full_like(element, others) if highest is None else (element + highest + 1).clamp(0, others)
+    return first, end
 
 
 def _meets(
