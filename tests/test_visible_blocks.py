@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relattn.equation.mask import Mask
-from relattn.equation.visible_blocks import EVERYTHING, LOOK, NOTHING, SIZE, VisibleBlocks
+from relattn.equation.visible_blocks import EVERYTHING, LOOK, NOTHING, SIZE, Blocks
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.positions import Positions
 
@@ -20,8 +20,8 @@ def mask_of(queries: int, keys: int, **given: Tensor | tuple[Tensor, Tensor]) ->
     return Mask(positions, **given)  # pyright: ignore[reportArgumentType]
 
 
-def blocks_of(mask: Mask, *, has_bias: bool = False) -> VisibleBlocks:
-    return VisibleBlocks.of(mask, has_bias=has_bias)
+def blocks_of(mask: Mask, *, has_bias: bool = False) -> Blocks:
+    return Blocks.of(mask, has_bias=has_bias)
 
 
 def told(attends: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from canvas import FAINT, NOW, PAST, Picture
 from torch import Tensor
 
 from relattn.equation.mask import Mask
-from relattn.equation.visible_blocks import EVERYTHING, LOOK, NOTHING, SIZE, VisibleBlocks
+from relattn.equation.visible_blocks import EVERYTHING, LOOK, NOTHING, SIZE, Blocks
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.positions import Positions
 
@@ -40,7 +40,7 @@ def blocks_of(pairs: Tensor) -> list[list[int]]:
     """What each block has to see."""
     place = ContiguousPositions(0)
     mask = Mask(Positions(place, place, LENGTH, LENGTH, pairs.device), pairs=pairs[None, None].contiguous())
-    found = VisibleBlocks.of(mask, has_bias=False).pairs
+    found = Blocks.of(mask, has_bias=False).pairs
     assert found is not None
     return found[0, 0].tolist()
 

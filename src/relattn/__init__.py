@@ -46,6 +46,7 @@ _HOMES = {
     "explain": "relattn.api",
     "varlen_attention": "relattn.varlen",
     "Explanation": "relattn.backends.select",
+    "VisibleBlocks": "relattn.equation.visible_blocks",
     "flex_score_mod": "relattn.flex",
     "RelativeEmbedding": "relattn.encodings.relative",
     "ShawEmbedding": "relattn.encodings.shaw",
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from relattn.encodings.transformer_xl import TransformerXLEmbedding as TransformerXLEmbedding
     from relattn.equation.tables import OffsetTable as OffsetTable
     from relattn.equation.terms import ScoreTerms as ScoreTerms
+    from relattn.equation.visible_blocks import VisibleBlocks as VisibleBlocks
     from relattn.errors import RelattnWarning as RelattnWarning
     from relattn.errors import ShapeError as ShapeError
     from relattn.errors import UnsupportedError as UnsupportedError

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from relattn.backends.dense import DenseBackend
 from relattn.backends.select import Explanation
-from relattn.call import AttentionMask, Options, Segments, request_of
+from relattn.call import Options, request_of
 from relattn.checks.autocast import without_autocast
 from relattn.encodings.base import RelativeEncoding
+from relattn.equation.mask import AttentionMask, Segments
 from relattn.equation.terms import ScoreTerms
+from relattn.equation.visible_blocks import VisibleBlocks
 from relattn.errors import UnsupportedError
 from relattn.positions.position import PositionsLike
 from relattn.positions.positions import Window
@@ -32,6 +34,7 @@ def relative_attention(
     window: Window | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    visible_blocks: VisibleBlocks | None = None,
     key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
@@ -64,6 +67,8 @@ def relative_attention(
     key_mask [*B, Lk]: True keeps a key.
     segment_ids: integers [*B, L], or a pair ([*B, Lq], [*B, Lk]); attention stays among equal ids (packed
         documents).
+    visible_blocks: VisibleBlocks of the call's masks, where several calls share them; a long call without them finds
+        them for itself.
     key_bias a: [*B, Hq, Lk], with 1 where batch elements or heads share it, in float32 or the query's dtype. Finite
         numbers, not scaled; use key_mask to drop keys. Prefix sums may grow with the length: their differences keep
         their digits.
@@ -79,8 +84,8 @@ def relative_attention(
     given as tensors leave a table that refuses them.
     """
     options = Options(
-        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
-        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, visible_blocks=visible_blocks, window=window,
+        key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
     request = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     return request.run()[0]
@@ -102,6 +107,7 @@ def attention_and_lse(
     window: Window | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    visible_blocks: VisibleBlocks | None = None,
     key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
@@ -113,14 +119,14 @@ def attention_and_lse(
     lse [*B, Hq, Lq]: float32, or float64 for float64; differentiable. A query with nothing to attend to has lse -inf.
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `relative_attention`.
-    attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
+    attn_mask, is_causal, window, key_mask, segment_ids, visible_blocks, key_bias, softcap, sinks: as there.
     dropout_p: as there; lse is that of all weights. backend: as there; "sdpa" returns no lse.
 
     It raises what `relative_attention` raises.
     """
     options = Options(
-        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
-        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, visible_blocks=visible_blocks, window=window,
+        key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
     output, lse = request_of(
         query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options, return_lse=True
@@ -145,6 +151,7 @@ def attention_weights(
     window: Window | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    visible_blocks: VisibleBlocks | None = None,
     key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
@@ -156,15 +163,15 @@ def attention_weights(
     a sink sums to less than 1.
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `relative_attention`.
-    attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
+    attn_mask, is_causal, window, key_mask, segment_ids, visible_blocks, key_bias, softcap, sinks: as there.
     dropout_p: 0. backend: "auto" or "dense".
 
     Raises ValueError: for dropout_p above 0, which has no meaning here; UnsupportedError: for a backend other than
     "auto" or "dense". It also raises what `relative_attention` raises.
     """
     options = Options(
-        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
-        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, visible_blocks=visible_blocks, window=window,
+        key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
     request = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     problem = request.problem
@@ -199,6 +206,7 @@ def explain(
     window: Window | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    visible_blocks: VisibleBlocks | None = None,
     key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
@@ -212,12 +220,12 @@ def explain(
     Only the encoding's terms are computed. `print` the answer, or read its `chosen` and `others`.
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `relative_attention`.
-    attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
+    attn_mask, is_causal, window, key_mask, segment_ids, visible_blocks, key_bias, softcap, sinks: as there.
     dropout_p, backend: as there.
     """
     options = Options(
-        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
-        softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
+        attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, visible_blocks=visible_blocks, window=window,
+        key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
     return request_of(
         query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options

@@ -19,22 +19,21 @@ from relattn.checks.terms import check_term_axes
 from relattn.checks.values import check_flag, check_probability, check_scale, check_softcap, kind_of
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms, prepare
 from relattn.equation.key_bias import check_key_bias
-from relattn.equation.mask import Mask
+from relattn.equation.mask import AttentionMask, Mask, Segments
 from relattn.equation.problem import Axis, Part, Problem
 from relattn.equation.sinks import check_sinks, share
 from relattn.equation.terms import ScoreTerms
 from relattn.equation.visibility import within_segments
+from relattn.equation.visible_blocks import Blocks, VisibleBlocks
 from relattn.interception import HAS_GRAPHS, refuse_context_parallel, refuse_graph, refuse_trace
 from relattn.positions.places import Places
 from relattn.positions.position import PositionsLike
 from relattn.positions.positions import Positions, Window, limits
 
-Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
 NOTHING = ScoreTerms()
 """The terms of attention without an encoding."""
-AttentionMask = Bool[Tensor, "*#B #Hq #Lq #Lk"] | Float[Tensor, "*#B #Hq #Lq #Lk"]
 LONG = 1024
-"""From this many queries and keys on, the rows that segments leave out of a table cost more than a look at the ids."""
+"""The queries and keys of a long row of documents."""
 
 
 class Request(NamedTuple):
@@ -79,6 +78,7 @@ class Options(NamedTuple):
     attn_mask: AttentionMask | None = None
     key_mask: Bool[Tensor, "*B Lk"] | None = None
     segment_ids: Segments | None = None
+    visible_blocks: VisibleBlocks | None = None
     window: Window | None = None
     key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None
     softcap: float | None = None
@@ -164,9 +164,10 @@ def request(
     if type(dropout_p) is not float or not 0.0 <= dropout_p <= 1.0:
         dropout_p = check_probability("dropout_p", dropout_p)
     scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else check_scale(scale)
-    mask = _mask(options, places.sequence, batch, query, key)
-    is_long = query.shape[2] + key.shape[2] >= LONG
-    if encoding is not None and is_long and key.device.type == "cpu" and (closer := within_segments(mask)) is not None:
+    mask, closer = _mask(options, places.sequence, batch, query, key), None
+    if mask.segments is not None and encoding is not None and _are_long(*mask.segments):
+        closer = within_segments(mask)
+    if closer is not None:
         places, mask = Places(closer, places.others), mask._replace(positions=closer)
     terms, callers_key, closer = NOTHING, key, None
     try:
@@ -225,7 +226,31 @@ def _mask(
         check_attn_mask(attn_mask, batch, query, key)
         attn_mask = _flatten_mask(attn_mask, batch)
     segments = None if segment_ids is None else _segments_of_one_axis(*check_segments(segment_ids, batch, query, key))
-    return Mask(sequence, key_mask, segments, attn_mask)
+    blocks = None if options.visible_blocks is None else _blocks(options, batch)
+    return Mask(sequence, key_mask, segments, attn_mask, blocks)
+
+
+def _are_long(query_ids: Int[Tensor, "B Lq"], key_ids: Int[Tensor, "B Lk"]) -> bool:
+    """Whether a look at the ids, on a CPU, costs less than the rows of tables that it may leave out."""
+    if torch.compiler.is_compiling() or key_ids.device.type != "cpu":
+        return False
+    return query_ids.shape[1] + key_ids.shape[1] >= LONG
+
+
+def _blocks(options: Options, batch: tuple[int, ...]) -> Blocks | None:
+    """What the caller found, with one batch axis; None where something watches the call, which then finds it itself."""
+    given = options.visible_blocks
+    if not isinstance(given, VisibleBlocks):
+        raise TypeError(f"visible_blocks: got {kind_of(given)}; expected relattn.VisibleBlocks, or None")
+    found = given.of(options.attn_mask, options.key_mask, options.segment_ids)
+    if found is None:
+        return None
+    keys, key_ids, pairs = found
+    return Blocks(
+        None if keys is None else _one_batch_axis(keys),
+        None if key_ids is None else key_ids.reshape(-1, *key_ids.shape[-2:]),
+        None if pairs is None else _flatten_mask(pairs, batch),
+    )
 
 
 def _axis(positions: Positions, terms: ScoreTerms, rewritten_from: Float[Tensor, "B Hq Lq D"] | None) -> Axis:

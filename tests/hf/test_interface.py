@@ -11,6 +11,7 @@ from transformers import masking_utils
 import relattn.hf
 from relattn import UnsupportedError
 from relattn.api import attention_weights
+from relattn.equation import visible_blocks
 from relattn.hf import MaskStructure, interface
 from relattn.hf.mask_functions import relattn_mask
 from tests import seeds
@@ -72,6 +73,25 @@ def test_packed_sequences(name: str, seen: list[dict[str, Any]]) -> None:
     ours, theirs = run(name, input_ids=tokens, position_ids=positions, use_cache=False)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert all(call["segment_ids"] is not None and call["attn_mask"] is None for call in seen)
+
+
+@pytest.mark.parametrize("masked", ["padding", "packed"])
+def test_the_layers_of_a_model_share_what_blocks_see(masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found once per forward pass, with a new mask each time."""
+    found: list[torch.Size] = []
+    for name in ("_of_keys", "_of_ids"):
+        whole = getattr(visible_blocks, name)
+        monkeypatch.setattr(visible_blocks, name, lambda mask, whole=whole: found.append(mask.shape) or whole(mask))
+    tokens, place = torch.randint(1, 40, (2, 192)), torch.arange(192).expand(2, -1)
+    inputs = {"attention_mask": (place >= 60).long()} if masked == "padding" else {"position_ids": place % 70}
+    model, plain = (made("llama", "sdpa") for _ in range(2))
+    relattn.hf.patch(model, backend="native")
+    for count in (1, 2):
+        ours = model(input_ids=tokens, use_cache=False, **inputs)[0]
+        assert len(found) == count
+    theirs = plain(input_ids=tokens, use_cache=False, **inputs)[0]
+    real = inputs.get("attention_mask", torch.ones_like(tokens)).bool()
+    torch.testing.assert_close(ours[real], theirs[real], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral"])

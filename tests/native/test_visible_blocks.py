@@ -27,7 +27,7 @@ LENGTH = 3 * SIZE
 @pytest.fixture(autouse=True)
 def however_few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are found in every call."""
-    monkeypatch.setattr(inputs, "PAIRS_OF_BLOCKS", 0)
+    monkeypatch.setattr(inputs, "PAIRS_TO_READ", 0)
 
 
 def documents(rng: np.random.Generator, length: int, count: int) -> np.ndarray:

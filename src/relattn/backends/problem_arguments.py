@@ -16,6 +16,7 @@ from torch import Tensor
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Part, Problem
 from relattn.equation.tables import OffsetTable
+from relattn.equation.visible_blocks import Blocks
 from relattn.positions.contiguous import ContiguousPositions, as_tensor
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.grid import GridPositions
@@ -57,7 +58,7 @@ def flat(problem: Problem, seed: Tensor | None) -> Arguments:
         axes.append((p.query, p.key, p.lowest, p.highest, tuple(rules)))
     left: list[Any] = [
         problem.asks_for_gradient(), tuple(problem.dropout_origin()), problem.dropout_p, problem.softcap, problem.scale,
-        seed, mask.segments, mask.key_mask, tuple(axes), tuple(problem.leaves()), problem.output_dtype,
+        seed, mask.blocks, mask.segments, mask.key_mask, tuple(axes), tuple(problem.leaves()), problem.output_dtype,
     ]  # fmt: skip
     tensors, numbers, floats, words = [], [], [], []
     while left:
@@ -103,7 +104,8 @@ def problem_of(
             if kind in PLACES:
                 of_whole = PLACES[kind](**dict(zip(FIELDS[PLACES[kind]], of_whole, strict=True)))
             parts.append(tuple(of_whole) if kind == "tuple" else of_whole)
-    dtype, leaves, places, key_mask, segments, seed, scale, softcap, dropout_p, part, for_backward = reversed(parts)
+    dtype, leaves, places, *masks, seed, scale, softcap, dropout_p, part, for_backward = reversed(parts)
+    key_mask, segments, blocks = masks
     query, key, value, pairs, key_bias, *of_axes = leaves
     axes = []
     for n, (query_place, key_place, lowest, highest, rules) in enumerate(places):
@@ -116,8 +118,9 @@ def problem_of(
         for rows, rule in zip(values, rules, strict=True):
             tables.append(None if rule is None else OffsetTable(rows, *rule))
         axes.append(Axis(positions, relative_query, *tables))
+    mask = Mask(axes[0].positions, key_mask, segments, pairs, None if blocks is None else Blocks(*blocks))
     problem = Problem(
-        query, key, value, tuple(axes), Mask(axes[0].positions, key_mask, segments, pairs), scale, dtype, dropout_p,
+        query, key, value, tuple(axes), mask, scale, dtype, dropout_p,
         return_lse=True, softcap=softcap, key_bias=key_bias, part=Part(*part), for_backward=for_backward,
     )  # fmt: skip
     return problem, seed

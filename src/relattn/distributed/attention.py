@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from relattn.backends.select import check_backend, select
-from relattn.call import AttentionMask, Options, Segments, checked
+from relattn.call import Options, checked
 from relattn.checks.autocast import without_autocast
 from relattn.checks.positions import check_window
 from relattn.checks.tensors import check_key_mask, check_segments
@@ -28,6 +28,7 @@ from relattn.distributed.parts import check_part
 from relattn.distributed.positions import SplitPositions, split_positions
 from relattn.encodings.base import RelativeEncoding
 from relattn.equation.key_bias import check_key_bias
+from relattn.equation.mask import AttentionMask, Segments
 from relattn.equation.problem import Problem
 from relattn.equation.sinks import check_sinks, share
 from relattn.equation.terms import ScoreTerms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,12 @@ from torch import Tensor
 
 from relattn.positions.certainty import statically_true
 from relattn.positions.positions import Positions
+
+if TYPE_CHECKING:
+    from relattn.equation.visible_blocks import Blocks
+
+Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
+AttentionMask = Bool[Tensor, "*#B #Hq #Lq #Lk"] | Float[Tensor, "*#B #Hq #Lq #Lk"]
 
 
 class Mask(NamedTuple):
@@ -22,12 +28,14 @@ class Mask(NamedTuple):
     segments ([B, Lq], [B, Lk]): a pair attends only where both ids are equal.
     pairs: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk],
         4-d.
+    blocks: what blocks of these masks see, where the caller found it; a part of the mask leaves it out.
     """
 
     positions: Positions
     key_mask: Bool[Tensor, "B Lk"] | None = None
     segments: tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]] | None = None
     pairs: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None = None
+    blocks: Blocks | None = None
 
     def limits_positions(self) -> bool:
         """Whether causality or window forbid any pair. With starts given as ints this needs no look at a pair."""

@@ -179,17 +179,16 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     """
     lowest, highest = mask.positions.lowest, mask.positions.highest
     row = Mask(mask.positions, mask.key_mask, None, mask.pairs).kept()
-    if mask.segments is None:
-        assert row is not None
-        if lowest is None and highest is None:
-            return row.squeeze(2), row.squeeze(2).any(dim=-1, keepdim=True)
-        if mask.positions.known_origin is not None:
-            return _by_counting(mask.positions, row.squeeze(2))
-    query, key = mask.positions.query_positions().unsqueeze(-2), mask.positions.key_positions().unsqueeze(-2)
+    key = mask.positions.key_positions().unsqueeze(-2)
+    kept = torch.ones_like(key, dtype=torch.bool) if row is None else row.squeeze(2)
+    if mask.segments is None and lowest is None and highest is None:
+        return kept, kept.any(dim=-1, keepdim=True)
+    if mask.segments is None and mask.positions.known_origin is not None:
+        return _by_counting(mask.positions, kept)
+    query = mask.positions.query_positions().unsqueeze(-2)
     query_ids, key_ids = torch.zeros_like(query), torch.zeros_like(key)
     if mask.segments is not None:
         query_ids, key_ids = (ids.unsqueeze(-2).long() for ids in mask.segments)
-    kept = torch.ones_like(key, dtype=torch.bool) if row is None else row.squeeze(2)
     batch = torch.broadcast_shapes((1, 1), *(t.shape[:-1] for t in (query, key, query_ids, key_ids, kept)))
     query, query_ids = (t.expand(*batch, mask.positions.query_length).contiguous() for t in (query, query_ids))
     key, key_ids, kept = (t.expand(*batch, mask.positions.key_length).contiguous() for t in (key, key_ids, kept))

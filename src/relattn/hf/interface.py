@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -121,4 +122,4 @@ def add_to_scores(structure: MaskStructure, bias: Float[Tensor, "#B Hq #Lq Lk"])
         summed = bias.masked_fill(~mask, float("-inf"))
     else:
         summed = bias + mask
-    return MaskStructure(**{**structure.keywords(), "attn_mask": summed})
+    return replace(structure, attn_mask=summed)

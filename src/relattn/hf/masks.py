@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from relattn.call import AttentionMask, Segments
+from relattn.equation.mask import AttentionMask, Segments
+from relattn.equation.visible_blocks import PAIRS_TO_READ, VisibleBlocks
 from relattn.errors import UnsupportedError
 from relattn.positions.position import PositionLike, PositionsLike
 from relattn.positions.positions import Window
@@ -78,7 +81,20 @@ class MaskStructure:
 
     def keywords(self) -> dict[str, Any]:
         """As arguments of `relative_attention`."""
-        return {name: getattr(self, name) for name in ARGUMENTS}
+        return {name: getattr(self, name) for name in ARGUMENTS} | {"visible_blocks": self._visible_blocks}
+
+    @cached_property
+    def _visible_blocks(self) -> VisibleBlocks | None:
+        """For all layers that get this structure; None for small masks, in a graph, and for a float mask, of which one
+        call can tell more.
+        """
+        if torch.compiler.is_compiling():
+            return None
+        pairs, (queries, keys) = self.attn_mask, self.lengths
+        is_float = pairs is not None and pairs.dtype != torch.bool
+        if is_float or queries * keys < PAIRS_TO_READ or (pairs is self.key_mask is self.segment_ids is None):
+            return None
+        return VisibleBlocks(pairs, self.key_mask, self.segment_ids)
 
 
 ARGUMENTS = tuple(name for name in MaskStructure.__dataclass_fields__ if name != "lengths")

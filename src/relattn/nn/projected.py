@@ -12,14 +12,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from relattn.call import AttentionMask, Options, Segments, checked, request, request_of
+from relattn.call import Options, checked, request, request_of
 from relattn.checks.autocast import is_autocast
 from relattn.checks.dtensors import FSDP, check_split_alike, outliving
 from relattn.checks.positions import check_window, places_beside, side_of
 from relattn.checks.tensors import FLOAT_DTYPES, PADDED, check_float, check_layout, shape
 from relattn.checks.values import check_flag, kind_of
 from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.equation.mask import AttentionMask, Segments
 from relattn.equation.problem import Part
+from relattn.equation.visible_blocks import VisibleBlocks
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.interception import refuse_trace
 from relattn.nn.cache import KVCache
@@ -81,6 +83,7 @@ class ProjectedAttention(nn.Module):
         is_causal: bool = False,
         key_mask: Bool[Tensor, "B Lk"] | None = None,
         segment_ids: Segments | None = None,
+        visible_blocks: VisibleBlocks | None = None,
         window: Window | None = None,
         query_position: PositionsLike | None = None,
         key_position: PositionsLike | None = None,
@@ -93,6 +96,8 @@ class ProjectedAttention(nn.Module):
         """Self-attention over `query`, or cross-attention to `key` (and `value`, by default `key`).
 
         Masks, positions, key_bias, softcap and sinks are as in `relative_attention`; positions start at 0 by default.
+
+        visible_blocks: as there; None with a cache, and where the sequence is split over processes.
 
         cache: self-attention appends the new keys and values and sees all that the cache holds. Positions follow from
             the cache; give query_position, [Lq] or [B, Lq], only if some rows do not go on at the next slot (padding on
@@ -111,6 +116,9 @@ class ProjectedAttention(nn.Module):
             _refuse_weights(need_weights)
         if key is None and value is not None:
             raise ValueError("value: came without key; give key as well (value defaults to key, not the reverse)")
+        if visible_blocks is not None and (cache is not None or self.attend_parts is not None):
+            came = "with a cache" if cache is not None else "to a layer whose sequences are split over processes"
+            raise ValueError(f"visible_blocks: came {came}, whose masks are others in each call; leave it out there")
         check_split_alike(self, self.q_proj)
         q = self._heads("query", query, self.q_proj, self.embed_dim)
         dropout_p, enable_gqa = self.dropout if self.training else 0.0, self.num_kv_heads != self.num_heads
@@ -149,8 +157,9 @@ class ProjectedAttention(nn.Module):
                     f"key: got batch {key.shape[0]} ({shape(key)}) beside query {shape(query)}; expected the same"
                 )
             options = Options(
-                attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
-                softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=self.scale, backend=self.backend,
+                attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, visible_blocks=visible_blocks,
+                window=window, key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=self.scale,
+                backend=self.backend,
             )  # fmt: skip
             query_position = 0 if query_position is None else query_position
             key_position = 0 if key_position is None else key_position
@@ -158,9 +167,11 @@ class ProjectedAttention(nn.Module):
                 asked = request_of(q, k, v, is_causal, enable_gqa, self.encoding, query_position, key_position, options)
                 output, _ = asked.with_dropout_origin(self.own_heads).run()
             else:
+                others = options._asdict()
+                del others["visible_blocks"]
                 output = self.attend_parts(
                     q, k, v, is_causal=is_causal, enable_gqa=enable_gqa, encoding=self.encoding,
-                    query_position=query_position, key_position=key_position, **options._asdict(),
+                    query_position=query_position, key_position=key_position, **others,
                 )  # fmt: skip
         output = self.out_proj(output.transpose(1, 2).flatten(2))
         return outliving(self, output) if FSDP in sys.modules else output

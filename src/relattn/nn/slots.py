@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.call import AttentionMask, Segments
 from relattn.checks.tensors import INTEGER_DTYPES, check_boolean, shape
+from relattn.equation.mask import AttentionMask, Segments
 from relattn.errors import ShapeError
 from relattn.nn.cache import KVCache
 

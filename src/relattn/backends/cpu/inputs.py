@@ -11,7 +11,7 @@ from torch import Tensor
 from relattn.equation.key_bias import lowered
 from relattn.equation.problem import Axis, Problem
 from relattn.equation.visibility import Visibility
-from relattn.equation.visible_blocks import SIZE, VisibleBlocks
+from relattn.equation.visible_blocks import PAIRS_TO_READ, SIZE, Blocks
 from relattn.positions.grid import GridPositions
 from relattn.positions.position import Position
 
@@ -23,9 +23,6 @@ MOST_AXES = 8
 
 ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The dtypes in which few queries read keys and values, as in kernels/call.h."""
-
-PAIRS_OF_BLOCKS = 2**15
-"""With fewer pairs, over all heads, it takes longer to find the blocks that see nothing than to compute them."""
 
 CPU = torch.device("cpu")
 
@@ -59,7 +56,7 @@ class Inputs(NamedTuple):
     query_segments: Tensor | None
     key_segments: Tensor | None
     explicit: Tensor | None
-    blocks: VisibleBlocks | None
+    blocks: Blocks | None
     key_bias: Tensor | None
     key_shift: Tensor | None
 
@@ -88,10 +85,10 @@ class Inputs(NamedTuple):
             heads = problem.query.shape[:2]
             key_bias = rows_of(a, 1).expand(*heads, -1)
             key_shift = c.float().resolve_neg().expand(*heads, problem.query.shape[2])
-        blocks, without_mask = None, mask.key_mask is mask.segments is mask.pairs is None
-        if not without_mask and problem.key.shape[2] > SIZE and problem.num_pairs() >= PAIRS_OF_BLOCKS:
+        blocks, without_mask = mask.blocks, mask.key_mask is mask.segments is mask.pairs is None
+        if blocks is None and not without_mask and problem.key.shape[2] > SIZE and problem.num_pairs() >= PAIRS_TO_READ:
             has_bias = problem.key_bias is not None or any(axis.bias is not None for axis in problem.axes)
-            blocks = VisibleBlocks.of(mask, has_bias=has_bias)
+            blocks = Blocks.of(mask, has_bias=has_bias)
         axes = []
         for axis in problem.axes:
             axes.append(_axis(axis, lanes, is_explicit=bool(axes) or axis.positions.origin is None))

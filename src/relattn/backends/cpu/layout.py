@@ -12,7 +12,7 @@ from torch import Tensor
 from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
 from relattn.equation.problem import Axis, Differentiable, PerAxis, PerTable, Problem
 from relattn.equation.tables import OffsetTable
-from relattn.equation.visible_blocks import SIZE, VisibleBlocks
+from relattn.equation.visible_blocks import SIZE, Blocks
 
 FAR = 2**63 // 4
 """A number beyond every offset: for the kernels it means no limit."""
@@ -127,7 +127,7 @@ def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:
     return *((at, 0) if explicit.dtype == torch.bool else (0, at)), *explicit.expand(pairs).stride()
 
 
-def _blocks(blocks: VisibleBlocks, pairs: tuple[int, ...]) -> tuple[int, ...]:
+def _blocks(blocks: Blocks, pairs: tuple[int, ...]) -> tuple[int, ...]:
     batch, heads, queries, keys = pairs
     of_pairs = blocks.pairs
     steps = () if of_pairs is None else of_pairs.expand(batch, heads, -(-queries // SIZE), -(-keys // SIZE)).stride()
