@@ -36,6 +36,7 @@ CATALOGUE = {
     "layoutlm": Entry("axes", "Text order, x and y: LayoutLMv3"),
     "whole-models": Entry("whole_models", "Training steps of whole models, on the kernels and in tiles"),
     "hugging-face": Entry("hugging_face", "Hugging Face models, patched and as they were"),
+    "hugging-face-batches": Entry("hugging_face", "Padded and packed batches of Hugging Face models, patched"),
     "keras": Entry("keras_steps", "A training step under Keras, in blocks and by the naive formula"),
     "devices": Entry("devices", "Several devices: what a process holds and sends"),
     "first-use": Entry("first_use", "What a first call adds to `import torch`"),

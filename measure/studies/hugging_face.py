@@ -24,10 +24,11 @@ from measure.memory import (
     reset_peak,
 )
 from measure.studies import hugging_face_table as tables
-from measure.studies.hugging_face_models import SUBJECTS, Subject
+from measure.studies.hugging_face_models import BATCHES, SUBJECTS, Subject
 from measure.studies.study import Figures, Study, figures_of
 from relattn.cli.bench.timing import interleaved
 
+PACKAGES = ("torch", "transformers")
 LAYERS = 2
 SECONDS = 4.0
 PATIENCE = 500.0
@@ -39,13 +40,18 @@ ones the study would take hours more.
 LIMIT, SPARE = 14 * GIB, 2 * GIB
 """The most memory that a call may add, and the memory that is left for other processes."""
 SETTING = (
-    f"{LAYERS} layers of the published size, random weights, batch 1, float32, the configuration's own dropout, no "
+    f"{LAYERS} layers of the published size, random weights, float32, the configuration's own dropout, no "
     "gradient checkpointing. As it was: transformers' own choice of attention. Memory: what one call adds to the "
     f"parameters at its highest, in a process of its own that may add up to {LIMIT / GIB:.0f} GiB; in a training step "
     "their gradients are included. Time: patched / as it was, the median ratio of pairs taken in turn in one process, "
     f"with its quartiles. Time is taken where the two calls for the memory took {LONGEST_PAIR} seconds at most, "
     "together; elsewhere the cell is blank."
 )
+SHOWN = {
+    "hugging-face": "Batch 1. ",
+    "hugging-face-batches": "Padded: four texts, of the length, a quarter of it twice and an eighth, so 0.41 of the "
+    "tokens are real. Packed: batch 1, positions that begin again. ",
+}
 
 
 def forward(model: nn.Module, inputs: dict[str, Tensor]) -> None:
@@ -74,7 +80,7 @@ def made(subject: Subject, patched: bool) -> nn.Module:
 def measure_memory(began: Callable[[], None], name: str, length: int, kind: str, patched: bool, threads: int) -> Memory:
     """The memory of one call, after a short one."""
     torch.set_num_threads(threads)
-    subject, call = SUBJECTS[name], CALLS[kind]
+    subject, call = (SUBJECTS | BATCHES)[name], CALLS[kind]
     model = made(subject, patched)
     held = sum(parameter.nbytes for parameter in model.parameters())
     call(model, subject.inputs(subject.warm))
@@ -105,7 +111,7 @@ def memory(name: str, length: int, kind: str, patched: bool) -> Figures:
 
 def times(name: str, length: int, kind: str) -> Figures:
     """The time of a patched copy's call over that of the original's, in turn."""
-    subject = SUBJECTS[name]
+    subject = (SUBJECTS | BATCHES)[name]
     inputs = subject.inputs(length)
     original, patched = (called(made(subject, each), CALLS[kind], inputs) for each in (False, True))
     timing = interleaved(original, patched, SECONDS, "cpu")
@@ -125,18 +131,19 @@ def called(
 
 
 def study(name: str) -> Study:
-    """Every model, length and kind of call."""
+    """Every model, length and kind of call, of one text or of a batch."""
+    subjects = SUBJECTS if name == "hugging-face" else BATCHES
     measurements = {
         f"{model}, {length}, {kind}": partial(measured, model, length, kind)
-        for model in SUBJECTS
-        for length, kind in wanted(model)
+        for model, subject in subjects.items()
+        for length, kind in wanted(subject)
     }
-    return Study(SETTING, measurements, tables.markdown, packages=("torch", "transformers"), draw=tables.draw)
+    setting, draw = SHOWN[name] + SETTING, tables.draw if subjects is SUBJECTS else None
+    return Study(setting, measurements, partial(tables.markdown, draw is not None), packages=PACKAGES, draw=draw)
 
 
-def wanted(name: str) -> Iterator[tuple[int, str]]:
+def wanted(subject: Subject) -> Iterator[tuple[int, str]]:
     """The length and the kind of every measurement of a model."""
-    subject = SUBJECTS[name]
     for length in subject.lengths:
         yield from ((length, kind) for kind in CALLS)
     for length in subject.forward:

@@ -1,4 +1,4 @@
-"""The models that `hugging_face.py` measures: published sizes, few layers, random weights, batch 1.
+"""The models that `hugging_face.py` measures: published sizes, few layers, random weights.
 
 A size that is not written in the files beside this one is the default of transformers' configuration for that model.
 """
@@ -113,3 +113,10 @@ Families without a line share the code of another family: mT5, UMT5 -> T5; Canar
 Parakeet; DeepSeek-OCR2, Unlimited-OCR, SLANeXt, PP-FormulaNet -> SAM; Swin2SR -> Swin-v2. LASR, SigLIP 2 and Gemma 4
 have no relative term that is changed.
 """
+
+BATCHES = {
+    "t5-padded": Subject("T5-base, encoder, padded", text.t5, text.padded, (512, 1024), "tokens x 4"),
+    "gemma2-padded": Subject("Gemma 2 2B, padded", text.gemma2, text.padded, (512,), "tokens x 4"),
+    "gemma2-packed": Subject("Gemma 2 2B, 8 documents packed", text.gemma2, text.packed, (1024, 2048)),
+}
+"""The same models with inputs that hide pairs."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from measure.studies.hugging_face_models import SUBJECTS, Subject
+from measure.studies.hugging_face_models import BATCHES, SUBJECTS, Subject
 from measure.studies.study import Figures, quartiles, table
 
 PICTURE = "hugging-face.svg"
 GIB = 1024
 
 
-def markdown(figures: Mapping[str, Figures]) -> str:
-    """The picture, and one row for each model, length and kind of call."""
+def markdown(has_picture: bool, figures: Mapping[str, Figures]) -> str:
+    """The picture, if there is one, and one row for each model, length and kind of call."""
     columns = {"model": "---", "length": "---:", "kind": "---", "memory as it was": "---:", "patched": "---:"}
     rows = []
     for key, found in figures.items():
@@ -23,13 +23,13 @@ def markdown(figures: Mapping[str, Figures]) -> str:
         rows.append([subject.shown, f"{length:,} {subject.unit}", kind, *memories, time])
     fewest = min((found["pairs"] for found in figures.values() if "pairs" in found), default=0)
     told = f"Every time has at least {fewest} pairs.\n\n" if fewest else ""
-    picture = f"{told}![Memory of a training step]({PICTURE})\n\n"
-    return picture + table(columns | {"time, patched / as it was": "---"}, rows)
+    picture = f"![Memory of a training step]({PICTURE})\n\n" if has_picture else ""
+    return told + picture + table(columns | {"time, patched / as it was": "---"}, rows)
 
 
 def _split(key: str) -> tuple[Subject, int, str]:
     name, length, kind = key.split(", ")
-    return SUBJECTS[name], int(length), kind
+    return (SUBJECTS | BATCHES)[name], int(length), kind
 
 
 def shown(memory: Figures) -> str:

@@ -18,6 +18,18 @@ def text(length: int) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(3, 32, (1, length))}
 
 
+def padded(length: int) -> dict[str, Tensor]:
+    """Four texts, of the length, a quarter of it twice, and an eighth."""
+    lengths = torch.tensor([length, length // 4, length // 4, length // 8])
+    mask = torch.arange(length) < lengths[:, None]
+    return {"input_ids": torch.randint(3, 32, (4, length)), "attention_mask": mask.long()}
+
+
+def packed(length: int) -> dict[str, Tensor]:
+    """Eight texts of an eighth of the length in one row: positions begin again."""
+    return text(length) | {"position_ids": (torch.arange(length) % (length // 8))[None]}
+
+
 def source_and_target(length: int) -> dict[str, Tensor]:
     return text(length) | {"decoder_input_ids": torch.randint(3, 32, (1, length))}
 

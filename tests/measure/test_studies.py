@@ -378,7 +378,7 @@ def test_models_measure(monkeypatch):
     monkeypatch.setattr(hugging_face, "SECONDS", 0.001)
     found = {"t5, 64, training": hugging_face.measured("t5", 64, "training")}
     assert found["t5, 64, training"]["pairs"] == timing.LEAST_PAIRS
-    assert rows_of(hugging_face_table.markdown(found))[0][:3] == ["T5-base, encoder", "64 tokens", "training"]
+    assert rows_of(hugging_face_table.markdown(True, found))[0][:3] == ["T5-base, encoder", "64 tokens", "training"]
     model = whole_models.of_the_lab(2, 16, 1, 2, (16,))
     found = {"lab, L=16": whole_models.measured(model, 16, 0.001)}
     assert rows_of(whole_models.markdown(found))[0][0] == "lab, L=16"
