@@ -67,6 +67,18 @@ def test_every_mask(
         assert torch.equal(found.queries.expand(of_queries), seen.any(dim=-1))
 
 
+@pytest.mark.parametrize("place", [ContiguousPositions(0), ExplicitPositions(torch.arange(5))], ids=["run", "listed"])
+@pytest.mark.parametrize("limits", [(None, -2), (1, None), (3, 1), (-1, 1)], ids=str)
+def test_limits_alone(limits: tuple[int | None, int | None], place: Position) -> None:
+    """Axes of heads stand before the elements, as for every other mask."""
+    mask = Mask(Positions(place, ContiguousPositions(1), 5, 7, torch.device("cpu"), *limits))
+    hidden = mask.hidden()
+    assert hidden is not None
+    found, seen = Visibility.of(mask, BATCH, KEY_HEADS), ~hidden
+    for side, expected in zip(found, (seen.any(dim=-2), seen.any(dim=-1)), strict=True):
+        assert expected.all() if side is None else torch.equal(side, expected)
+
+
 def test_a_mask_of_keys_alone_looks_at_no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_) -> None:
         raise AssertionError("pairs were looked at")

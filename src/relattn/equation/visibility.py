@@ -179,13 +179,14 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     """
     lowest, highest = mask.positions.lowest, mask.positions.highest
     row = Mask(mask.positions, mask.key_mask, None, mask.pairs).kept()
-    key = mask.positions.key_positions().unsqueeze(-2)
-    kept = torch.ones_like(key, dtype=torch.bool) if row is None else row.squeeze(2)
+    kept = torch.ones(1, 1, mask.positions.key_length, dtype=torch.bool, device=mask.positions.device)
+    if row is not None:
+        kept = row.squeeze(2)
     if mask.segments is None and lowest is None and highest is None:
         return kept, kept.any(dim=-1, keepdim=True)
     if mask.segments is None and mask.positions.known_origin is not None:
         return _by_counting(mask.positions, kept)
-    query = mask.positions.query_positions().unsqueeze(-2)
+    query, key = mask.positions.query_positions().unsqueeze(-2), mask.positions.key_positions().unsqueeze(-2)
     query_ids, key_ids = torch.zeros_like(query), torch.zeros_like(key)
     if mask.segments is not None:
         query_ids, key_ids = (ids.unsqueeze(-2).long() for ids in mask.segments)
@@ -209,7 +210,7 @@ def _by_counting(
     first, end = _reach(positions.key_length, positions.query_length, of_keys, kept.device)
     keys = kept & (first < end)
     first, end = _reach(positions.query_length, positions.key_length, of_queries, kept.device)
-    kept = kept.expand(*kept.shape[:2], positions.key_length)
+    kept = kept.expand(-1, -1, positions.key_length)
     before = F.pad(kept.cumsum(-1), (1, 0))  # how many are kept before each key
     return keys, before[..., end] > before[..., first]
 

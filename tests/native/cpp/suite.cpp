@@ -294,6 +294,41 @@ void each_block(std::vector<Kernels>& sets, Draw& draw) {
         }
 }
 
+// The key heads of the backward pass' shares: equal without blocks; with them no share costs more than one head above
+// the mean, counted in visible blocks. A batch of one long and three short sequences, or of hidden ones.
+void check_shares() {
+  place = "shares";
+  constexpr Index BATCH = 4, HEADS = 6, BLOCKS = 32, KEYS = BLOCKS * called::MASK_BLOCK;
+  for (const Index slots : {1, 3, 8}) {
+    Call call = {};
+    call.batch = BATCH, call.heads = 2 * HEADS, call.key_heads = HEADS, call.queries = call.keys = KEYS;
+    call.lowest = called::UNLIMITED, call.highest = -called::UNLIMITED;
+    const called::Shares equal(call, slots, called::MASK_BLOCK, called::MASK_BLOCK);
+    for (Index n = 0; n <= slots; n++)
+      if (equal.first[n] != n * BATCH * HEADS / slots) fail("%ld begins at %ld", long(n), long(equal.first[n]));
+    for (const Index shorter : {8, 32}) {
+      std::vector<uint8_t> kept(KEYS * BATCH), blocks(BLOCKS * BATCH);
+      std::vector<Index> costs(BATCH * HEADS);
+      for (Index b = 0; b < BATCH; b++) {
+        const Index visible = b ? BLOCKS / shorter : BLOCKS;
+        for (Index n = 0; n < visible; n++) blocks[b * BLOCKS + n] = called::EVERYTHING;
+        for (Index h = 0; h < HEADS; h++) costs[b * HEADS + h] = BLOCKS + BLOCKS * visible;
+      }
+      call.key_mask = kept.data(), call.key_mask_blocks = blocks.data();
+      const called::Shares shares(call, slots, called::MASK_BLOCK, called::MASK_BLOCK);
+      Index whole = 0, done = 0;
+      for (const Index cost : costs) whole += cost;
+      for (Index n = 0; n < slots; n++) {
+        Index cost = 0;
+        if (shares.first[n] != done) fail("%ld begins at %ld, not at %ld", long(n), long(shares.first[n]), long(done));
+        for (; done < shares.first[n + 1]; done++) cost += costs[done];
+        if (cost > whole / slots + costs[0]) fail("%ld of %ld slots costs %ld", long(n), long(slots), long(cost));
+      }
+      if (done != BATCH * HEADS) fail("%ld heads are in shares", long(done));
+    }
+  }
+}
+
 // As many axes as a call may have.
 void most_axes(std::vector<Kernels>& sets, Draw& draw) {
   Standing standing = {nullptr, {}};
@@ -363,6 +398,7 @@ int main(int count, char** given) {
   std::vector<Kernels> sets = kernels_of(library);
   Draw draw(1);
   check_philox();
+  check_shares();
   for (const Standing& standing : standings()) check_gradients(draw, standing);
   for (const bool narrow : {false, true}) each_table(sets, draw, narrow);
   each_list(sets, draw);

@@ -1,15 +1,16 @@
 // The backward pass. A slot is a share of the key heads, and a unit of work is a part of the keys of a slot. It goes
 // through the queries of all heads that share these keys.
 // Gradients of tables are summed per unit, over its key heads in order, and then over the units in order. Gradients of
-// queries are summed over the parts in order. Slots and parts follow from the shape, so every number of threads gives
-// the same bits.
+// queries are summed over the parts in order. Slots and parts follow from the shape and the masks, so every number of
+// threads gives the same bits.
 #pragma once
 #include "backward_tile.h"
+#include "shares.h"
 #include "table_sums.h"
 
 namespace RELATTN_SET {
 
-constexpr Index SLOTS = 8;                      // units; more where there are more heads that have their own tables
+// There are SLOTS units, and more where there are more heads that have their own tables.
 constexpr Index MOST_COPIED = 4 * 1024 * 1024;  // floats of copies of the queries' gradients: 16 MiB
 
 // The tables of an axis, one after the other.
@@ -27,6 +28,8 @@ struct Backward {
   AxisCopies axes[MOST_AXES];
   const BackwardTiles tiles;
   const Index slots, parts;
+  const bool one_head;  // a slot has one head of every batch element
+  const Shares shares;  // else
   float* query_copies;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
 
   static bool by_head(const Call& c) {
@@ -70,7 +73,13 @@ struct Backward {
   }
 
   Backward(const Call& c, const Packed& p, float*& workspace)
-      : call(c), packed(p), tiles(c), slots(slots_of(c)), parts(parts_of(c)) {
+      : call(c),
+        packed(p),
+        tiles(c),
+        slots(slots_of(c)),
+        parts(parts_of(c)),
+        one_head(by_head(c) && slots > 1),
+        shares(c, one_head ? 1 : slots, tiles.query_block, tiles.key_block) {
     query_copies = next_part(workspace, (parts - 1) * query_size(c));
     for (Index n = 0; n < c.axes(); n++) {
       axes[n].relative_query = next_part(workspace, (parts - 1) * relative_query_size(c, n));
@@ -81,12 +90,10 @@ struct Backward {
   Index units() const { return slots * parts; }
   Index scratch() const { return tiles.scratch(); }
 
-  // The key heads of a slot, in order: one head where tables belong to heads, all heads where there is one slot, else
-  // an equal share.
+  // The key heads of a slot, in order: one head where tables belong to heads, else a share of all of them.
   void run(Index number, float* scratch) const {
     const Unit unit = {number / parts, number % parts};
-    const Index heads = call.batch * call.key_heads, group = call.heads / call.key_heads;
-    const bool one_head = by_head(call) && slots > 1;
+    const Index group = call.heads / call.key_heads;
     clear(scratch, this->scratch());
     for (Index n = 0; n < call.axes(); n++)
       for (const TableSums& sums : axes[n].tables)
@@ -94,7 +101,7 @@ struct Backward {
     if (one_head)
       for (Index b = 0; b < call.batch; b++) key_head(unit, b, unit.slot, scratch);
     else
-      for (Index n = unit.slot * heads / slots; n < (unit.slot + 1) * heads / slots; n++)
+      for (Index n = shares.first[unit.slot]; n < shares.first[unit.slot + 1]; n++)
         key_head(unit, n / call.key_heads, n % call.key_heads, scratch);
   }
 

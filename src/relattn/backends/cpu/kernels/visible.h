@@ -2,6 +2,7 @@
 // equation/visible_blocks.py, of limits on explicit positions by their panels.
 #pragma once
 #include "call.h"
+#include "products.h"
 
 namespace RELATTN_SET {
 
