@@ -24,8 +24,10 @@ from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
 from relattn.distributed.merge import merging
+from relattn.distributed.needs import Needs
 from relattn.distributed.parts import check_part
 from relattn.distributed.positions import SplitPositions, split_positions
+from relattn.distributed.visible_parts import exchanged_needs, visible_parts
 from relattn.encodings.base import RelativeEncoding
 from relattn.equation.key_bias import check_key_bias
 from relattn.equation.problem import Problem
@@ -282,16 +284,20 @@ def _answer(arguments: Arguments) -> tuple[Tensor, Tensor]:
     """O and lse, with the caller's axes."""
     call = arguments.call
     keys = gathered(call)
-    choice = choose(call, arguments.rotate)
+    visible = needs = None
+    if arguments.rotate in ("ring", "auto"):
+        visible = visible_parts(call, keys)
+        needs = exchanged_needs(call, visible) if call.hides_by_data() else None
+    choice = choose(call, arguments.rotate, needs)
     problems = _all_lowered(call, lambda: _checked(lowered(call, keys), choice, arguments.backend))
     if arguments.sinks is not None:
         problems = [problem.replace(output_dtype=problem.score_dtype()) for problem in problems]
     if choice.rotate == "ulysses":
         output, lse = gathering.ulysses(call, keys, problems, arguments.backend)
     elif choice.rotate == "ring":
-        output, lse = ring.attend(
-            call.group, call.layout, problems, call.key, call.value, choice.hops, arguments.backend
-        )
+        assert visible is not None
+        needs = needs or Needs.within(call.group.world, choice.hops)
+        output, lse = ring.attend(call, problems, needs, visible, arguments.backend)
     else:
         output, lse = gathering.all_gather(call, problems, arguments.backend)
     if arguments.sinks is not None:

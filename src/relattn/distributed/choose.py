@@ -7,11 +7,11 @@ from typing import Literal
 
 from relattn.distributed import traffic
 from relattn.distributed.lowering import Call
+from relattn.distributed.needs import Needs
+from relattn.distributed.ring_schedule import rounds
 from relattn.distributed.traffic import Traffic
 from relattn.equation.tables import wide
 from relattn.errors import UnsupportedError
-from relattn.positions.contiguous import ContiguousPositions
-from relattn.positions.positions import SEQUENCE
 
 Rotate = Literal["ring", "all_gather", "ulysses"]
 ROTATES: tuple[Rotate, ...] = ("ring", "all_gather", "ulysses")
@@ -44,20 +44,21 @@ class Choice:
         return f"a rank sends {sent.forward:,} bytes forward and {sent.backward:,} backward"
 
 
-def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
+def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = None) -> Choice:
     """The way called `rotate`. For "auto": the way by which a rank sends the least, and holds no more than it has
     anyway.
+
+    needs: what the ranks have told each other; None: the limits of the offset decide.
 
     Raises UnsupportedError: for a way that is not possible.
     """
     against = _against_ulysses(call)
     if rotate == "ulysses" and against:
         raise UnsupportedError(f"rotate='ulysses' cannot run this: {against}; use 'ring' or 'all_gather'")
-    hops = _hops(call)
     sent: dict[Rotate, Traffic] = {}
     for way in ROTATES:
         if way != "ulysses" or not against:
-            sent[way] = _traffic(call, way, hops)
+            sent[way] = _traffic(call, way, needs)
     named = rotate != "auto"
     larger = "" if named else _against_all_gather(call)
     choice: Rotate = "ring"
@@ -79,7 +80,7 @@ def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
             others[way] = larger
         else:
             others[way] = f"usable, but {choice} sends no more"
-    return Choice(choice, hops, sent, others)
+    return Choice(choice, call.hops(), sent, others)
 
 
 def _against_ulysses(call: Call) -> str:
@@ -104,17 +105,6 @@ def _against_all_gather(call: Call) -> str:
     )
 
 
-def _hops(call: Call) -> int:
-    """How far chunks are passed on. With explicit positions to all ranks, because positions are not read."""
-    query, key = call.query_positions.by_axis[SEQUENCE], call.key_positions.by_axis[SEQUENCE]
-    if not (isinstance(query, ContiguousPositions) and isinstance(key, ContiguousPositions)):
-        return call.group.world - 1
-    assert isinstance(query.start, int) and isinstance(key.start, int)
-    origin = key.start - query.start
-    lowest, highest = (None if limit is None else limit - origin for limit in call.within)
-    return traffic.hops(call.group.world, call.query.shape[2], call.key.shape[2], lowest, highest, call.layout)
-
-
 def _sizes(call: Call) -> traffic.Sizes:
     batch, heads, queries, width = call.query.shape
     _, key_heads, keys, value_width = call.value.shape
@@ -134,12 +124,19 @@ def _beside(call: Call) -> Traffic:
     return sent
 
 
-def _traffic(call: Call, rotate: Rotate, hops: int) -> Traffic:
+def _traffic(call: Call, rotate: Rotate, needs: Needs | None) -> Traffic:
     sizes = _sizes(call)
     if rotate == "ring":
-        sent = traffic.ring(sizes, hops)
+        sent = traffic.ring(sizes, call.hops()) if needs is None else _of_needs(call, sizes, needs)
     elif rotate == "all_gather":
         sent = traffic.all_gather(sizes)
     else:
         sent = traffic.ulysses(sizes)
     return sent.plus(_beside(call))
+
+
+def _of_needs(call: Call, sizes: traffic.Sizes, needs: Needs) -> Traffic:
+    """The ring's bytes of the rank that sends the most, in each pass."""
+    lengths = [sum(part.stop - part.start for part in share) for share in rounds(call.own(sizes.keys))]
+    of_ranks = [traffic.ring_of_keys(sizes, *keys) for keys in needs.sent(lengths)]
+    return Traffic(*map(max, zip(*of_ranks, strict=True)))

@@ -54,14 +54,15 @@ class Sizes:
 
     def chunk(self) -> int:
         """Bytes of a rank's keys and values."""
-        return self._of_keys() * self.size
+        return self.keys * self.key() * self.size
 
     def gradients(self) -> int:
         """Bytes of the gradients of a rank's keys and values, while they add up."""
-        return self._of_keys() * self.sums
+        return self.keys * self.key() * self.sums
 
-    def _of_keys(self) -> int:
-        return self.batch * self.key_heads * self.keys * (self.width + self.value_width)
+    def key(self) -> int:
+        """Numbers of a key and its value, over batch and heads."""
+        return self.batch * self.key_heads * (self.width + self.value_width)
 
 
 def ring(sizes: Sizes, hops: int) -> Traffic:
@@ -70,8 +71,15 @@ def ring(sizes: Sizes, hops: int) -> Traffic:
 
     This holds if keys and values both have a gradient.
     """
-    sent = hops * sizes.chunk()
-    return Traffic(sent, sent + (hops + 1) * sizes.gradients() if hops else 0)
+    return ring_of_keys(sizes, hops * sizes.keys, (hops + 1) * sizes.keys if hops else 0)
+
+
+def ring_of_keys(sizes: Sizes, chunks: int, sums: int) -> Traffic:
+    """So many keys are sent in chunks, with their values, and so many in sums of gradients: a rank sends what is
+    needed, see `needs`.
+    """
+    sent = chunks * sizes.key() * sizes.size
+    return Traffic(sent, sent + sums * sizes.key() * sizes.sums)
 
 
 def all_gather(sizes: Sizes) -> Traffic:
