@@ -14,13 +14,16 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from relattn.backends.select import BACKENDS
-from relattn.distributed import attention, choose
+from relattn import relative_attention
+from relattn.backends.tiled import TiledBackend
+from relattn.distributed import attention, choose, context_parallel_attention, explain, ring_schedule, split
 from relattn.distributed.group import Group
+from relattn.distributed.layout import Layout
 from relattn.distributed.ring_backward import Backward
 from tests import seeds
-from tests.distributed.draw import HEADS, WIDTH, Drawn, check
+from tests.distributed.draw import HEADS, WIDTH, Drawn, check, mesh_of
 from tests.distributed.ranks import Ranks
 
 WORLD, LENGTH, SHARE = 4, 32, 4
@@ -59,17 +62,20 @@ CASES: dict[str, tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray | None]] 
 def packed(name: str, layout: str, rotate: str, encoding: str, is_causal: bool) -> Drawn:
     rng = seeds.generator("packed", name, layout, rotate)
     ids, kept = CASES[name]
+    key_heads = HEADS if rotate == "ulysses" else 2
     call = Drawn(WORLD, layout, rotate, encoding, (LENGTH, LENGTH), fewest=SHARE)
 
-    def normal(*shape: int) -> torch.Tensor:
+    def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
 
-    call.moved = {one: normal(2, HEADS if one == "query" else 2, LENGTH, WIDTH) for one in ("query", "key", "value")}
+    call.moved = {
+        one: normal(2, HEADS if one == "query" else key_heads, LENGTH, WIDTH) for one in ("query", "key", "value")
+    }
     module = call.encoding()
     if module is not None:
         call.moved |= {f"encoding.{one}": normal(*p.shape).abs() * 0.5 + 0.1 for one, p in module.named_parameters()}
     call.moved["key_bias"] = normal(2, HEADS, LENGTH)
-    call.options = {"enable_gqa": True, "is_causal": is_causal}
+    call.options = {"enable_gqa": key_heads != HEADS, "is_causal": is_causal}
     sides = (torch.from_numpy(np.stack(side)) for side in zip(*ids, strict=True))
     call.fixed = dict(zip(("query_segments", "key_segments"), sides, strict=True))
     if kept is not None:
@@ -102,7 +108,7 @@ def counting() -> Iterator[dict[str, Any]]:
 
         return method_and_count
 
-    backward, backend = Backward.run, type(BACKENDS["tiled"])
+    backward, backend = Backward.run, TiledBackend
     with ExitStack() as stack:
         for owner, name, counting_one in (
             (attention, "Group", group),
@@ -184,3 +190,79 @@ def test_the_ring_sends_and_computes_what_is_visible(name: str, layout: str, is_
     assert sum(forward) == WORLD * beside[0] + key * away.sum()
     assert sum(backward) == WORLD * beside[1] + key * (2 * away.sum() + sum(followed))
     assert {(max(forward), max(backward))} == set(foretold)
+
+
+@pytest.mark.parametrize(("name", "layout"), [("across borders", "zigzag"), ("padded", "contiguous")])
+@pytest.mark.parametrize("rotate", ["all_gather", "ulysses"])
+def test_other_ways_have_the_same_numbers(name: str, layout: str, rotate: str, four: Ranks) -> None:
+    for *_, way, _ in four(step, name, layout, rotate, "Shaw + ALiBi", True):
+        assert way == rotate
+
+
+def dropped(rank: int, name: str, layout: Layout, moved: str) -> float:
+    """How far a step with dropout, where only these tensors have a gradient, is from that of one process."""
+    mesh = mesh_of(WORLD)
+    drawn = packed(name, layout, "ring", "none", False)
+    whole = {one: drawn.moved[one].double().requires_grad_(one in moved) for one in ("query", "key", "value")}
+    toward = torch.from_numpy(seeds.generator("packed", "toward").normal(size=whole["query"].shape))
+    ids = drawn.fixed["query_segments"], drawn.fixed["key_segments"]
+
+    def step_of(attend: Any, tensors: dict[str, Tensor], toward: Tensor, ids: Any, **options: Any) -> list[Tensor]:
+        torch.manual_seed(seeds.seed("packed dropout"))
+        output = attend(*tensors.values(), dropout_p=0.3, enable_gqa=True, segment_ids=ids, backend="tiled", **options)
+        return [
+            output.detach(),
+            *torch.autograd.grad(output, [one for one in tensors.values() if one.requires_grad], toward),
+        ]
+
+    def part(tensor: Tensor, dim: int = 2) -> Tensor:
+        return split(tensor.detach(), mesh, dim=dim, layout=layout)
+
+    expected = step_of(relative_attention, whole, toward, ids)
+    own = {one: part(tensor).requires_grad_(tensor.requires_grad) for one, tensor in whole.items()}
+    with mock.patch.object(ring_schedule, "FEWEST", SHARE):
+        found = step_of(
+            context_parallel_attention, own, part(toward), tuple(part(side, 1) for side in ids), mesh=mesh,
+            layout=layout, rotate="ring",
+        )  # fmt: skip
+    return max((one - part(other)).abs().max().item() for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "moved"),
+    [
+        ("in order", "contiguous", "query"),
+        ("across borders", "zigzag", "query key value"),
+        ("ids come back", "contiguous", "key"),
+        ("far back", "zigzag", "value"),
+    ],
+)
+def test_dropout_and_what_has_no_gradient(name: str, layout: Layout, moved: str, four: Ranks) -> None:
+    assert max(four(dropped, name, layout, moved)) < 1e-12
+
+
+def chosen(rank: int, name: str) -> tuple[str, list[str], str, bool]:
+    """What `explain` says, and what was chosen once the ranks had told each other what they see."""
+    mesh, drawn = mesh_of(WORLD), packed(name, "contiguous", "ulysses", "none", False)
+    query, key, value = (split(drawn.moved[one], mesh, dim=2, layout="contiguous") for one in ("query", "key", "value"))
+    ids = tuple(split(drawn.fixed[f"{side}_segments"], mesh, dim=1, layout="contiguous") for side in ("query", "key"))
+    options: dict[str, Any] = {"mesh": mesh, "layout": "contiguous", "segment_ids": ids}
+    with counting() as counts:
+        context_parallel_attention(query, key, value, **options)
+    said, took = explain(query, key, value, **options), counts["choice"]
+    assert counts["sent"] == took.sent[took.rotate].forward or took.rotate == "ulysses"
+    return said.rotate, str(said).splitlines(), took.rotate, took.is_bound
+
+
+def test_auto_takes_the_ring_where_masks_spare_it_enough(four: Ranks) -> None:
+    of_ranks = four(chosen, "in order")
+    assert all(one == of_ranks[0] for one in of_ranks)
+    said, lines, took, is_bound = of_ranks[0]
+    assert (said, took, is_bound) == ("ulysses", "ring", False)
+    beside = 3 * 2 * LENGTH // WORLD * 8
+    chunk = 2 * HEADS * LENGTH // WORLD * 2 * WIDTH * 4
+    assert lines[1] == (
+        "ring: taken if key_mask or segment_ids hide so much that it sends no more than ulysses; "
+        f"a rank sends at most {3 * chunk + beside:,} bytes forward and {7 * chunk:,} backward"
+    )
+    assert four(chosen, "ids come back")[0][2] == "ulysses"

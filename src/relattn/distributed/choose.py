@@ -22,15 +22,17 @@ class Choice:
     """The answer of `explain`: the chosen way, and for each of the others why not.
 
     rotate: the chosen way. others: the other ways, and why not.
-    hops: how many times the ring passes a chunk of keys and values on.
+    hops: how many times the ring passes a chunk of keys and values on, by the limits of the offset.
     sent: the bytes that one rank sends in a call, for each way. Not counted are an encoding's own relative queries,
         explicit positions, and what sinks and lse add to Ulysses.
+    is_bound: whether key_mask or segment_ids may hide so much that the ring sends less than it says here.
     """
 
     rotate: Rotate
     hops: int
     sent: dict[Rotate, Traffic]
     others: dict[Rotate, str]
+    is_bound: bool
 
     def __str__(self) -> str:
         lines = [f"{self.rotate}: taken; {self._bytes(self.rotate)}"]
@@ -41,14 +43,15 @@ class Choice:
 
     def _bytes(self, rotate: Rotate) -> str:
         sent = self.sent[rotate]
-        return f"a rank sends {sent.forward:,} bytes forward and {sent.backward:,} backward"
+        at_most = "at most " if rotate == "ring" and self.is_bound else ""
+        return f"a rank sends {at_most}{sent.forward:,} bytes forward and {sent.backward:,} backward"
 
 
 def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = None) -> Choice:
     """The way called `rotate`. For "auto": the way by which a rank sends the least, and holds no more than it has
     anyway.
 
-    needs: what the ranks have told each other; None: the limits of the offset decide.
+    needs: what the ranks have told each other; None: nothing, so that the ring's bytes follow from the limits alone.
 
     Raises UnsupportedError: for a way that is not possible.
     """
@@ -69,6 +72,7 @@ def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = N
             if sum(bytes_of) < sum(sent[choice]) and (way != "all_gather" or not larger):
                 choice = way
     others: dict[Rotate, str] = {}
+    is_bound = needs is None and call.hides_by_data()
     for way in ROTATES:
         if way == choice:
             continue
@@ -78,9 +82,11 @@ def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = N
             others[way] = f"usable, but {choice} was named"
         elif way == "all_gather" and larger:
             others[way] = larger
+        elif way == "ring" and is_bound:
+            others[way] = f"taken if key_mask or segment_ids hide so much that it sends no more than {choice}"
         else:
             others[way] = f"usable, but {choice} sends no more"
-    return Choice(choice, call.hops(), sent, others)
+    return Choice(choice, call.hops(), sent, others, is_bound)
 
 
 def _against_ulysses(call: Call) -> str:

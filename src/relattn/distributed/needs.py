@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
 
 import torch
 from torch import Tensor
@@ -35,7 +37,7 @@ class Needs:
 
     def steps(self, number: int) -> int:
         """The steps of a round, the first of which is that of the ranks' own keys."""
-        return 1 + max(d for row in self.rows for d, rounds in enumerate(row) if rounds >> number & 1)
+        return 1 + max(distance for distance, rounds in enumerate(self._of_any_rank) if rounds >> number & 1)
 
     def chunk_messages(self, rank: int, step: int, number: int) -> tuple[bool, int | None, int | None]:
         """What a rank sends and gets while it computes a step: whether it sends the chunk that is here to the next
@@ -79,3 +81,7 @@ class Needs:
     def _is_last(self, rank: int, distance: int, number: int) -> bool:
         """Whether the rank has the chunk and its neighbour does not."""
         return self.has(rank, distance, number) and not self.has(rank + 1, distance + 1, number)
+
+    @cached_property
+    def _of_any_rank(self) -> list[int]:
+        return [reduce(or_, rounds) for rounds in zip(*self.rows, strict=True)]

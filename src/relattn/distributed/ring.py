@@ -65,9 +65,9 @@ class _Ring(torch.autograd.Function):
 def _merge(ring: RingSchedule, problems: list[Problem], pieces: list[Merged], key: Tensor, value: Tensor) -> None:
     """Merge the parts of all ranks into the answers of each piece."""
     for number, share in enumerate(ring.rounds()):
-        own = chunk = [tokens_of_share(tensor, share) for tensor in (key, value)]
+        chunk = [tokens_of_share(tensor, share) for tensor in (key, value)]
         for step in range(ring.needs.steps(number)):
-            coming = ring.pass_chunk(number, step, own, chunk)
+            coming = ring.pass_chunk(number, share, step, (key, value), chunk)
             for meeting in ring.meetings(number, share, step):
                 one = part(problems[meeting.number], meeting, chunk)
                 with without_autocast(one.query):

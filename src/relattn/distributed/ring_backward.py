@@ -14,7 +14,7 @@ from torch import Tensor
 from relattn.backends.problem_operator import Answers
 from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Passing
-from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, part, tokens_of_share
+from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, like_share, part, tokens_of_share
 from relattn.distributed.sums import Sums, zeros_like
 from relattn.equation.problem import Differentiable
 
@@ -22,10 +22,10 @@ from relattn.equation.problem import Differentiable
 class Backward:
     """A rank's sums of gradients, and the tensors on their way.
 
-    A chunk is the data that travels in a round. At most seven chunks are held: this rank's own and the keys and values
-    that are here, the gradients that a part adds, the sums that arrive, the sums that go on, and the sums for the ranks
-    that own the keys, sent and received. Sums arrive while the first part is computed, the next keys and values during
-    the others.
+    A chunk is the data that travels in a round. Six chunks are held at most: the keys and values that are here, the
+    gradients that a part adds, the sums that arrive, the sums that go on, and the sums for the ranks that own the keys,
+    sent and received. There is one more while a rank sends its own keys and values to one that is not the next. Sums
+    arrive while the first part is computed, the next keys and values during the others.
     """
 
     def __init__(
@@ -66,20 +66,20 @@ class Backward:
 
     def _go_round(self, number: int, share: tuple[slice, ...]) -> None:
         """One round. At its end the sums of the last step are on their way."""
-        own = chunk = [tokens_of_share(tensor, share) for tensor in self.own]
+        chunk = [tokens_of_share(tensor, share) for tensor in self.own]
         for step in range(self.ring.needs.steps(number)):
             coming: Passing | None = None
             for meeting in self.ring.meetings(number, share, step):
                 gradients = self._gradients(meeting, chunk)
                 if coming is None:
-                    coming = self._settle(number, share, step, own, chunk)
+                    coming = self._settle(number, share, step, chunk)
                 for name, total in zip(self.home, self.here, strict=True):
                     total[:, :, meeting.place] += getattr(gradients, name)
                 del gradients  # before the next part has its own
             if coming is None:
-                coming = self._settle(number, share, step, own, chunk)
+                coming = self._settle(number, share, step, chunk)
             (chunk,) = coming.wait()
-            self._pass_sums(number, step, own)
+            self._pass_sums(number, step)
 
     def _gradients(self, meeting: Meeting, chunk: list[Tensor]) -> Differentiable[Tensor | None]:
         """The gradients of a meeting; those of the queries' side are added up."""
@@ -92,30 +92,28 @@ class Backward:
         sums.add(problem, meeting.queries, meeting.keys, gradients)
         return gradients
 
-    def _settle(
-        self, number: int, share: tuple[slice, ...], step: int, own: list[Tensor], chunk: list[Tensor]
-    ) -> Passing:
+    def _settle(self, number: int, share: tuple[slice, ...], step: int, chunk: list[Tensor]) -> Passing:
         """Receive the sums of earlier ranks, and send keys and values on."""
         self.here = self._arrive()
         if step == 0:
             self._store()
             self.share = share
         if not self.here and self.ring.needs.has(self.ring.group.rank, step, number):
-            self.here = self._zeros(own)
-        return self.ring.pass_chunk(number, step, own, chunk)
+            self.here = self._zeros()
+        return self.ring.pass_chunk(number, share, step, self.own, chunk)
 
-    def _pass_sums(self, number: int, step: int, own: list[Tensor]) -> None:
+    def _pass_sums(self, number: int, step: int) -> None:
         """Send the sums that are here to the next rank that has the chunk, or home."""
         to, follows, returns = self.ring.needs.sum_messages(self.ring.group.rank, step, number)
         if to == 0:
             self._add_owned(self.here)
-        places = [(1, self._zeros(own) if follows else []), (-step, self._zeros(own) if returns else [])]
+        places = [(1, self._zeros() if follows else []), (-step, self._zeros() if returns else [])]
         self.following = self.ring.group.pass_on([(to, self.here)] if to else [], places)
         self.here = []
 
-    def _zeros(self, own: list[Tensor]) -> list[Tensor]:
+    def _zeros(self) -> list[Tensor]:
         """For the sums of a chunk."""
-        return [zeros_like(tensor) for name, tensor in zip(CHUNK, own, strict=True) if name in self.home]
+        return [zeros_like(like_share(tensor, self.share)) for tensor in self.home.values()]
 
     def _arrive(self) -> list[Tensor]:
         """The sums that follow the chunk. Those of this rank's own keys are added up."""

@@ -77,13 +77,21 @@ class RingSchedule:
                     if of_share[given][number]:
                         yield Meeting(piece, queries, keys, place)
 
-    def pass_chunk(self, number: int, step: int, own: list[Tensor], here: list[Tensor]) -> Passing:
-        """Send what others need for their next step; what this rank needs for its own comes."""
+    def pass_chunk(
+        self, number: int, share: tuple[slice, ...], step: int, own: Sequence[Tensor], here: list[Tensor]
+    ) -> Passing:
+        """Send what others need for their next step, and receive what this rank needs for its own.
+
+        own: all keys and values of this rank. here: the chunk that it computes with.
+        """
         on, direct, source = self.needs.chunk_messages(self.group.rank, step, number)
         sent = [(1, here)] if on else []
         if direct is not None:
-            sent.append((direct, own))
-        place = [] if source is None else [torch.empty_like(tensor) for tensor in own]
+            sent.append((direct, [tokens_of_share(tensor, share) for tensor in own]))
+        place: list[Tensor] = []
+        if source is not None:
+            like = (like_share(tensor, share) for tensor in own)
+            place = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in like]
         return self.group.pass_on(sent, [(source or 0, place)])
 
     def _chunk(self, source: int, share: tuple[slice, ...]) -> Iterator[tuple[slice, slice]]:
@@ -120,6 +128,11 @@ def part(problem: Problem, meeting: Meeting, chunk: Sequence[Tensor]) -> Problem
 def tokens_of_share(tensor: Tensor, share: tuple[slice, ...]) -> Tensor:
     """The keys or values that this rank gives in a round."""
     return torch.cat([tensor[:, :, place] for place in share], 2)
+
+
+def like_share(tensor: Tensor, share: tuple[slice, ...]) -> Tensor:
+    """Keys or values in the shape of those that a rank gives in a round."""
+    return tensor[:, :, : sum(place.stop - place.start for place in share)]
 
 
 def rounds(own: Sequence[Piece]) -> list[tuple[slice, ...]]:
