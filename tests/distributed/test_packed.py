@@ -266,3 +266,20 @@ def test_auto_takes_the_ring_where_masks_spare_it_enough(four: Ranks) -> None:
         f"a rank sends at most {3 * chunk + beside:,} bytes forward and {7 * chunk:,} backward"
     )
     assert four(chosen, "ids come back")[0][2] == "ulysses"
+
+
+def empty(rank: int, batch: int, queries: int, keys: int) -> tuple[list[int], bool]:
+    query, key, value = (torch.ones(batch, 2, n, 4, requires_grad=True) for n in (queries, keys, keys))
+    ids = torch.zeros(batch, queries, dtype=torch.int32), torch.zeros(batch, keys, dtype=torch.int32)
+    found = context_parallel_attention(
+        query, key, value, mesh=mesh_of(WORLD), rotate="ring", segment_ids=ids, key_mask=ids[1] == 0, is_causal=True
+    )
+    found.sum().backward()
+    gradients = [one.grad for one in (query, key, value)]
+    return list(found.shape), not found.any() and not any(one.any() for one in gradients if one is not None)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 4), (1, 0, 4), (1, 4, 0)])
+def test_nothing_to_send(sizes: tuple[int, int, int], four: Ranks) -> None:
+    batch, queries, _ = sizes
+    assert four(empty, *sizes) == [([batch, 2, queries, 4], True)] * WORLD

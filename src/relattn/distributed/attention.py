@@ -251,7 +251,7 @@ def _arguments(
     check_choice("layout", layout, LAYOUTS)
     check_choice("rotate", rotate, ("auto", *ROTATES))
     check_backend(options.backend)
-    lengths = query.shape[2], key.shape[2]
+    rows, lengths = query.shape[0], (query.shape[2], key.shape[2])
     for name, length in zip(("query", "key"), lengths, strict=True):
         check_part(name, length, layout)
     if (key_mask := options.key_mask) is not None:
@@ -271,8 +271,8 @@ def _arguments(
     call = Call(
         group, layout, query, key, value, batch, query_positions, key_positions,
         limits(is_causal, check_window(options.window)), encoding, options.attn_mask,
-        None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
-        None if segments is None else (segments[0].reshape(-1, lengths[0]), segments[1].reshape(-1, lengths[1])),
+        None if key_mask is None else key_mask.reshape(rows, lengths[1]),
+        None if segments is None else (segments[0].reshape(rows, lengths[0]), segments[1].reshape(rows, lengths[1])),
         None if key_bias is None else check_key_bias(key_bias, batch, query, key),
         for_all,
     )  # fmt: skip

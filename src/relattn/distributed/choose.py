@@ -72,7 +72,8 @@ def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = N
             if sum(bytes_of) < sum(sent[choice]) and (way != "all_gather" or not larger):
                 choice = way
     others: dict[Rotate, str] = {}
-    is_bound = needs is None and call.hides_by_data()
+    hops = call.hops()
+    is_bound = needs is None and call.hides_by_data() and hops > 0
     for way in ROTATES:
         if way == choice:
             continue
@@ -86,7 +87,7 @@ def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = N
             others[way] = f"taken if key_mask or segment_ids hide so much that it sends no more than {choice}"
         else:
             others[way] = f"usable, but {choice} sends no more"
-    return Choice(choice, call.hops(), sent, others, is_bound)
+    return Choice(choice, hops, sent, others, is_bound)
 
 
 def _against_ulysses(call: Call) -> str:

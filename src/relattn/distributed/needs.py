@@ -59,7 +59,8 @@ class Needs:
         if self.has(rank, step, number):
             to = 1 if self.has(rank + 1, step + 1, number) else -step
         follows = self.has(rank - 1, step, number) and self.has(rank, step + 1, number)
-        return to, follows, bool(step) and self._is_last(rank + step, step, number)
+        at_step = step > 0 and self.has(rank + step, step, number)
+        return to, follows, at_step and not self.has(rank + step + 1, step + 1, number)
 
     def sent(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
         """The numbers of keys that each rank sends: with their values, and as sums of gradients.
@@ -77,10 +78,6 @@ class Needs:
         chunks.index_add_(0, owners.flatten(), keys(rows & ~before).flatten())
         sums = keys(rows).sum(1) + keys(rows)[:, :1].sum(1).roll(-1)
         return list(zip(chunks.tolist(), sums.tolist(), strict=True))
-
-    def _is_last(self, rank: int, distance: int, number: int) -> bool:
-        """Whether the rank has the chunk and its neighbour does not."""
-        return self.has(rank, distance, number) and not self.has(rank + 1, distance + 1, number)
 
     @cached_property
     def _of_any_rank(self) -> list[int]:
