@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 
 from relattn.distributed.needs import ALL, Needs
@@ -22,10 +24,10 @@ def needers(needs: Needs, owner: int, number: int) -> set[int]:
     return {(owner + d) % world for d in range(1, world) if needs.has(owner + d, d, number)}
 
 
-def chunks_sent(needs: Needs, number: int) -> list[int]:
-    """How many chunks each rank sends in a round, after every message was matched."""
+def chunks_sent(needs: Needs, number: int) -> int:
+    """How many chunks the ranks send in a round, where every message is awaited and everybody gets its own."""
     world = len(needs.rows)
-    sent, here, got = [0] * world, {rank: rank for rank in range(world)}, set()
+    sent, here, got = 0, {rank: rank for rank in range(world)}, set()
     for step in range(needs.steps(number)):
         messages, awaited = [], []
         for rank in range(world):
@@ -39,16 +41,15 @@ def chunks_sent(needs: Needs, number: int) -> list[int]:
         assert sorted(messages) == sorted(awaited)
         here = {to: chunk for _, to, chunk in messages}
         got |= {(to, chunk) for _, to, chunk in messages}
-        for rank, _, _ in messages:
-            sent[rank] += 1
+        sent += len(messages)
     assert got == {(rank, owner) for owner in range(world) for rank in needers(needs, owner, number)}
     return sent
 
 
-def sums_sent(needs: Needs, number: int) -> list[int]:
-    """How many sums each rank sends in a round, after the owner of every chunk got all of them."""
+def sums_sent(needs: Needs, number: int) -> int:
+    """How many sums the ranks send in a round, where the owner of every chunk gets those of all that need it."""
     world = len(needs.rows)
-    sent, arrived = [0] * world, {}
+    sent, arrived = 0, {}
     owned = {rank: [] for rank in range(world)}
     for step in range(needs.steps(number)):
         here = {rank: [*arrived.get(rank, []), rank] for rank in range(world) if needs.has(rank, step, number)}
@@ -66,8 +67,8 @@ def sums_sent(needs: Needs, number: int) -> list[int]:
                 awaited.append(((rank + step) % world, rank, False))
         assert sorted(messages) == sorted(awaited)
         arrived = {to: here[rank] for rank, to, follows in messages if follows}
+        sent += len(messages)
         for rank, to, follows in messages:
-            sent[rank] += 1
             if not follows:
                 owned[to] += here[rank]
     assert not arrived
@@ -79,19 +80,13 @@ def sums_sent(needs: Needs, number: int) -> list[int]:
 def test_every_message_is_awaited_and_counted(world: int) -> None:
     for needs in [drawn(world, number) for number in range(40)] + [Needs.within(world, hops) for hops in range(world)]:
         of_rounds = [(chunks_sent(needs, number), sums_sent(needs, number)) for number in range(len(LENGTHS))]
-        counted = [
-            tuple(
-                sum(each[which][rank] * length for each, length in zip(of_rounds, LENGTHS, strict=True))
-                for which in (0, 1)
-            )
-            for rank in range(world)
-        ]
-        assert needs.sent(LENGTHS) == counted
+        chunks, sums = (sum(map(operator.mul, of_way, LENGTHS)) for of_way in zip(*of_rounds, strict=True))
+        assert needs.sent(LENGTHS) == (chunks, sums)
 
 
 def test_where_all_need_all_a_chunk_goes_from_neighbour_to_neighbour() -> None:
     assert [Needs.within(4, 3).chunk_messages(2, step, 0) for step in range(4)] == [(True, None, 1)] * 3 + [
         (False, None, None)
     ]
-    assert Needs.within(4, 3).sent([5]) == [(15, 20)] * 4
-    assert Needs.within(4, 0).sent([5]) == [(0, 0)] * 4
+    assert Needs.within(4, 3).sent([5]) == (4 * 15, 4 * 20)
+    assert Needs.within(4, 0).sent([5]) == (0, 0)

@@ -86,7 +86,7 @@ def context_parallel_attention(
     rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time. What
         key_mask or segment_ids hide from all queries of a rank is not sent to it. "all_gather" brings them together
         first. "ulysses" exchanges positions for heads; the number of ranks must divide the numbers of heads. "auto"
-        takes the way by which the rank that sends the most sends the least, see `explain`.
+        takes the way by which a rank sends the least, see `explain`.
     encoding: the same on all ranks. ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
     query_position, key_position: an int or GridPositions are for the whole sequence; a tensor is for the rank's part.
     attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
@@ -181,8 +181,8 @@ def explain(
     """How `context_parallel_attention` with these arguments sends what the ranks need, and why not in another way.
 
     A single rank may call it: nothing is sent. So it does not know what key_mask and segment_ids hide of other ranks.
-    Where they are given, the ring's bytes are the most that a rank may send, and "auto" may take the ring where another
-    way is named here. It raises what `context_parallel_attention` raises for one rank's arguments.
+    Where they are given, the ring's bytes are the most that a rank may send on average, and "auto" may take the ring
+    where another way is named here. It raises what `context_parallel_attention` raises for one rank's arguments.
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `context_parallel_attention`.
     attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.

@@ -23,8 +23,8 @@ class Choice:
 
     rotate: the chosen way. others: the other ways, and why not.
     hops: how many times the ring passes a chunk of keys and values on, by the limits of the offset.
-    sent: the bytes that one rank sends in a call, for each way. Not counted are an encoding's own relative queries,
-        explicit positions, and what sinks and lse add to Ulysses.
+    sent: the bytes that a rank sends in a call, for each way; on average, where masks let the ranks of a ring differ.
+        Not counted are an encoding's own relative queries, explicit positions, and what sinks and lse add to Ulysses.
     is_bound: whether key_mask or segment_ids may hide so much that the ring sends less than it says here.
     """
 
@@ -43,7 +43,7 @@ class Choice:
 
     def _bytes(self, rotate: Rotate) -> str:
         sent = self.sent[rotate]
-        at_most = "at most " if rotate == "ring" and self.is_bound else ""
+        at_most = "on average at most " if rotate == "ring" and self.is_bound else ""
         return f"a rank sends {at_most}{sent.forward:,} bytes forward and {sent.backward:,} backward"
 
 
@@ -143,7 +143,7 @@ def _traffic(call: Call, rotate: Rotate, needs: Needs | None) -> Traffic:
 
 
 def _of_needs(call: Call, sizes: traffic.Sizes, needs: Needs) -> Traffic:
-    """The ring's bytes of the rank that sends the most, in each pass."""
+    """The ring's bytes, on average over the ranks."""
     lengths = [sum(part.stop - part.start for part in share) for share in rounds(call.own(sizes.keys))]
-    of_ranks = [traffic.ring_of_keys(sizes, *keys) for keys in needs.sent(lengths)]
-    return Traffic(*map(max, zip(*of_ranks, strict=True)))
+    of_all = traffic.ring_of_keys(sizes, *needs.sent(lengths))
+    return Traffic(*(-(-sent // sizes.world) for sent in of_all))

@@ -13,7 +13,6 @@ from functools import cached_property, reduce
 from operator import or_
 
 import torch
-from torch import Tensor
 
 ALL = -1
 """The bits of all rounds."""
@@ -62,22 +61,19 @@ class Needs:
         at_step = step > 0 and self.has(rank + step, step, number)
         return to, follows, at_step and not self.has(rank + step + 1, step + 1, number)
 
-    def sent(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
-        """The numbers of keys that each rank sends: with their values, and as sums of gradients.
+    def sent(self, lengths: Sequence[int]) -> tuple[int, int]:
+        """The numbers of keys that all ranks together send: with their values, and as sums of gradients.
 
         lengths: the keys of each round's chunk.
         """
-        world, rows = len(self.rows), torch.tensor(self.rows)
-        before = rows.roll((1, 1), (0, 1))  # what the neighbour has
+        rows = torch.tensor(self.rows)
 
-        def keys(bits: Tensor) -> Tensor:
-            return sum(((bits >> number & 1) * length for number, length in enumerate(lengths)), bits * 0)[:, 1:]
+        def keys(first: int, end: int) -> int:
+            bits = rows[:, first:end]
+            return sum(int((bits >> number & 1).sum()) * length for number, length in enumerate(lengths))
 
-        owners = (torch.arange(world).unsqueeze(1) - torch.arange(1, world)) % world
-        chunks = keys(rows & before).sum(1).roll(-1)
-        chunks.index_add_(0, owners.flatten(), keys(rows & ~before).flatten())
-        sums = keys(rows).sum(1) + keys(rows)[:, :1].sum(1).roll(-1)
-        return list(zip(chunks.tolist(), sums.tolist(), strict=True))
+        chunks = keys(1, len(rows))
+        return chunks, chunks + keys(1, 2)
 
     @cached_property
     def _of_any_rank(self) -> list[int]:

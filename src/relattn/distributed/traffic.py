@@ -6,7 +6,7 @@ A chunk is the keys and values of one rank. With N ranks, and n queries and m ke
     gradients   c' = B Hk m (D + Dv) w        w bytes per number, as sums are taken
 
     ring        forward  h c                  h hops, see `hops`
-                backward h c + (h + 1) c'     0 where h is 0; at most, where masks hide chunks, see `ring_of_keys`
+                backward h c + (h + 1) c'     0 where h is 0; less where masks hide chunks: `ring_of_keys`
     all_gather  forward  (N - 1) c            backward the same
     ulysses     forward  (N - 1) / N * B (Hq n (D + Dv + Dr) e + Hk m (D + Dv) e + Hq n w)      backward the same
 
@@ -77,8 +77,8 @@ def ring(sizes: Sizes, hops: int) -> Traffic:
 def ring_of_keys(sizes: Sizes, chunks: int, sums: int) -> Traffic:
     """So many keys are sent in chunks, with their values, and so many in sums of gradients.
 
-    Where key_mask or segments hide chunks `Needs.sent` has these numbers: to each rank that sees something of a chunk
-    it is sent once, and one sum leaves that rank. Another leaves the owner if the next rank has the chunk.
+    Where key_mask or segments hide chunks `Needs.sent` has these numbers for all ranks together. A chunk is sent once to
+    each rank that may see some of it, and a sum leaves this rank. One more leaves the owner if the next rank is one.
     """
     sent = chunks * sizes.key() * sizes.size
     return Traffic(sent, sent + sums * sizes.key() * sizes.sums)
