@@ -77,8 +77,8 @@ def ring(sizes: Sizes, hops: int) -> Traffic:
 def ring_of_keys(sizes: Sizes, chunks: int, sums: int) -> Traffic:
     """So many keys are sent in chunks, with their values, and so many in sums of gradients.
 
-    Where key_mask or segments hide chunks `Needs.sent` has these numbers for all ranks together. A chunk is sent once to
-    each rank that may see some of it, and a sum leaves this rank. One more leaves the owner if the next rank is one.
+    Where key_mask or segments hide chunks `Needs.sent` has these numbers for all ranks together. A chunk is sent once
+    to each rank that may see some of it, and a sum leaves this rank. One more leaves the owner if the next rank is one.
     """
     sent = chunks * sizes.key() * sizes.size
     return Traffic(sent, sent + sums * sizes.key() * sizes.sums)
