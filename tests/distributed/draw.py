@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -228,8 +228,8 @@ def mesh_of(world: int) -> DeviceMesh:
     return init_device_mesh("cpu", (world,))
 
 
-def check(call: Drawn) -> None:
-    """All ranks together compute what one process does, in float64 and in float32.
+def check(call: Drawn, dtypes: Sequence[torch.dtype] = (torch.float64, torch.float32)) -> None:
+    """All ranks together compute what one process does, in each of these dtypes.
 
     The truth is the reference in float64; the plain formula is `dense` of one process. Every gradient but those by
     values and sinks sums the terms that the query's does, dS times numbers of size one: where such a sum cancels, as by
@@ -238,7 +238,7 @@ def check(call: Drawn) -> None:
     mesh, terms = mesh_of(call.world), longest_sum(call.moved["query"].shape[0] * HEADS, *call.lengths, 0, 2 * WIDTH)
     truth = outcomes(lambda tensors: whole(call, tensors, "reference"), call.moved, torch.float64)
     plain = outcomes(lambda tensors: whole(call, tensors, "dense"), call.moved, torch.float32)
-    for dtype in (torch.float64, torch.float32):
+    for dtype in dtypes:
         name_of_dtype = str(dtype).removeprefix("torch.")
         with mock.patch.object(ring_schedule, "FEWEST", call.fewest):
             ours = outcomes(lambda tensors: shared(call, mesh, tensors), call.moved, dtype)

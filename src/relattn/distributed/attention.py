@@ -24,8 +24,10 @@ from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
 from relattn.distributed.merge import merging
+from relattn.distributed.needs import Needs
 from relattn.distributed.parts import check_part
 from relattn.distributed.positions import SplitPositions, split_positions
+from relattn.distributed.visible_parts import exchanged_needs, visible_parts
 from relattn.encodings.base import RelativeEncoding
 from relattn.equation.key_bias import check_key_bias
 from relattn.equation.mask import AttentionMask, Segments
@@ -82,9 +84,10 @@ def context_parallel_attention(
     key_bias, softcap, sinks: as there.
     mesh: a DeviceMesh of one dimension. layout: the pieces that a rank holds, as `split` cuts them. "zigzag" gives all
         ranks the same number of pairs under causality. With "contiguous" a window reaches only the neighbours.
-    rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time.
-        "all_gather" brings them together first. "ulysses" exchanges positions for heads; the number of ranks must
-        divide the numbers of heads. "auto" takes the way that `explain` gives.
+    rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time. What
+        key_mask or segment_ids hide from all queries of a rank is not sent to it. "all_gather" brings them together
+        first. "ulysses" exchanges positions for heads; the number of ranks must divide the numbers of heads. "auto"
+        takes the way by which a rank sends the least, see `explain`.
     encoding: the same on all ranks. ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
     query_position, key_position: an int or GridPositions are for the whole sequence; a tensor is for the rank's part.
     attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
@@ -178,8 +181,9 @@ def explain(
 ) -> Choice:
     """How `context_parallel_attention` with these arguments sends what the ranks need, and why not in another way.
 
-    A single rank may call it: nothing is sent. It raises what `context_parallel_attention` raises for one rank's
-    arguments.
+    A single rank may call it: nothing is sent. So it does not know what key_mask and segment_ids hide of other ranks.
+    Where they are given, the ring's bytes are the most that a rank may send on average, and "auto" may take the ring
+    where another way is named here. It raises what `context_parallel_attention` raises for one rank's arguments.
 
     query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `context_parallel_attention`.
     attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
@@ -248,7 +252,7 @@ def _arguments(
     check_choice("layout", layout, LAYOUTS)
     check_choice("rotate", rotate, ("auto", *ROTATES))
     check_backend(options.backend)
-    lengths = query.shape[2], key.shape[2]
+    rows, lengths = query.shape[0], (query.shape[2], key.shape[2])
     for name, length in zip(("query", "key"), lengths, strict=True):
         check_part(name, length, layout)
     if (key_mask := options.key_mask) is not None:
@@ -268,8 +272,8 @@ def _arguments(
     call = Call(
         group, layout, query, key, value, batch, query_positions, key_positions,
         limits(is_causal, check_window(options.window)), encoding, options.attn_mask,
-        None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
-        None if segments is None else (segments[0].reshape(-1, lengths[0]), segments[1].reshape(-1, lengths[1])),
+        None if key_mask is None else key_mask.reshape(rows, lengths[1]),
+        None if segments is None else (segments[0].reshape(rows, lengths[0]), segments[1].reshape(rows, lengths[1])),
         None if key_bias is None else check_key_bias(key_bias, batch, query, key),
         for_all,
     )  # fmt: skip
@@ -283,16 +287,20 @@ def _answer(arguments: Arguments) -> tuple[Tensor, Tensor]:
     """O and lse, with the caller's axes."""
     call = arguments.call
     keys = gathered(call)
-    choice = choose(call, arguments.rotate)
+    visible = needs = None
+    if arguments.rotate in ("ring", "auto"):
+        visible = visible_parts(call, keys)
+        needs = exchanged_needs(call, visible) if call.hides_by_data() else None
+    choice = choose(call, arguments.rotate, needs)
     problems = _all_lowered(call, lambda: _checked(lowered(call, keys), choice, arguments.backend))
     if arguments.sinks is not None:
         problems = [problem.replace(output_dtype=problem.score_dtype()) for problem in problems]
     if choice.rotate == "ulysses":
         output, lse = gathering.ulysses(call, keys, problems, arguments.backend)
     elif choice.rotate == "ring":
-        output, lse = ring.attend(
-            call.group, call.layout, problems, call.key, call.value, choice.hops, arguments.backend
-        )
+        assert visible is not None
+        needs = needs or Needs.within(call.group.world, choice.hops)
+        output, lse = ring.attend(call, problems, needs, visible, arguments.backend)
     else:
         output, lse = gathering.all_gather(call, problems, arguments.backend)
     if arguments.sinks is not None:

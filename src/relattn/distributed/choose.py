@@ -7,11 +7,11 @@ from typing import Literal
 
 from relattn.distributed import traffic
 from relattn.distributed.lowering import Call
+from relattn.distributed.needs import Needs
+from relattn.distributed.ring_schedule import rounds
 from relattn.distributed.traffic import Traffic
 from relattn.equation.tables import wide
 from relattn.errors import UnsupportedError
-from relattn.positions.contiguous import ContiguousPositions
-from relattn.positions.positions import SEQUENCE
 
 Rotate = Literal["ring", "all_gather", "ulysses"]
 ROTATES: tuple[Rotate, ...] = ("ring", "all_gather", "ulysses")
@@ -22,15 +22,17 @@ class Choice:
     """The answer of `explain`: the chosen way, and for each of the others why not.
 
     rotate: the chosen way. others: the other ways, and why not.
-    hops: how many times the ring passes a chunk of keys and values on.
-    sent: the bytes that one rank sends in a call, for each way. Not counted are an encoding's own relative queries,
-        explicit positions, and what sinks and lse add to Ulysses.
+    hops: how many times the ring passes a chunk of keys and values on, by the limits of the offset.
+    sent: the bytes that a rank sends in a call, for each way; on average, where masks let the ranks of a ring differ.
+        Not counted are an encoding's own relative queries, explicit positions, and what sinks and lse add to Ulysses.
+    is_bound: whether key_mask or segment_ids may hide so much that the ring sends less than it says here.
     """
 
     rotate: Rotate
     hops: int
     sent: dict[Rotate, Traffic]
     others: dict[Rotate, str]
+    is_bound: bool
 
     def __str__(self) -> str:
         lines = [f"{self.rotate}: taken; {self._bytes(self.rotate)}"]
@@ -41,23 +43,25 @@ class Choice:
 
     def _bytes(self, rotate: Rotate) -> str:
         sent = self.sent[rotate]
-        return f"a rank sends {sent.forward:,} bytes forward and {sent.backward:,} backward"
+        at_most = "on average at most " if rotate == "ring" and self.is_bound else ""
+        return f"a rank sends {at_most}{sent.forward:,} bytes forward and {sent.backward:,} backward"
 
 
-def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
+def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = None) -> Choice:
     """The way called `rotate`. For "auto": the way by which a rank sends the least, and holds no more than it has
     anyway.
+
+    needs: what the ranks have told each other; None: nothing, so that the ring's bytes follow from the limits alone.
 
     Raises UnsupportedError: for a way that is not possible.
     """
     against = _against_ulysses(call)
     if rotate == "ulysses" and against:
         raise UnsupportedError(f"rotate='ulysses' cannot run this: {against}; use 'ring' or 'all_gather'")
-    hops = _hops(call)
     sent: dict[Rotate, Traffic] = {}
     for way in ROTATES:
         if way != "ulysses" or not against:
-            sent[way] = _traffic(call, way, hops)
+            sent[way] = _traffic(call, way, needs)
     named = rotate != "auto"
     larger = "" if named else _against_all_gather(call)
     choice: Rotate = "ring"
@@ -68,6 +72,8 @@ def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
             if sum(bytes_of) < sum(sent[choice]) and (way != "all_gather" or not larger):
                 choice = way
     others: dict[Rotate, str] = {}
+    hops = call.hops()
+    is_bound = needs is None and call.hides_by_data() and hops > 0
     for way in ROTATES:
         if way == choice:
             continue
@@ -77,9 +83,11 @@ def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
             others[way] = f"usable, but {choice} was named"
         elif way == "all_gather" and larger:
             others[way] = larger
+        elif way == "ring" and is_bound:
+            others[way] = f"taken if key_mask or segment_ids hide so much that it sends no more than {choice}"
         else:
             others[way] = f"usable, but {choice} sends no more"
-    return Choice(choice, hops, sent, others)
+    return Choice(choice, hops, sent, others, is_bound)
 
 
 def _against_ulysses(call: Call) -> str:
@@ -104,17 +112,6 @@ def _against_all_gather(call: Call) -> str:
     )
 
 
-def _hops(call: Call) -> int:
-    """How far chunks are passed on. With explicit positions to all ranks, because positions are not read."""
-    query, key = call.query_positions.by_axis[SEQUENCE], call.key_positions.by_axis[SEQUENCE]
-    if not (isinstance(query, ContiguousPositions) and isinstance(key, ContiguousPositions)):
-        return call.group.world - 1
-    assert isinstance(query.start, int) and isinstance(key.start, int)
-    origin = key.start - query.start
-    lowest, highest = (None if limit is None else limit - origin for limit in call.within)
-    return traffic.hops(call.group.world, call.query.shape[2], call.key.shape[2], lowest, highest, call.layout)
-
-
 def _sizes(call: Call) -> traffic.Sizes:
     batch, heads, queries, width = call.query.shape
     _, key_heads, keys, value_width = call.value.shape
@@ -134,12 +131,19 @@ def _beside(call: Call) -> Traffic:
     return sent
 
 
-def _traffic(call: Call, rotate: Rotate, hops: int) -> Traffic:
+def _traffic(call: Call, rotate: Rotate, needs: Needs | None) -> Traffic:
     sizes = _sizes(call)
     if rotate == "ring":
-        sent = traffic.ring(sizes, hops)
+        sent = traffic.ring(sizes, call.hops()) if needs is None else _of_needs(call, sizes, needs)
     elif rotate == "all_gather":
         sent = traffic.all_gather(sizes)
     else:
         sent = traffic.ulysses(sizes)
     return sent.plus(_beside(call))
+
+
+def _of_needs(call: Call, sizes: traffic.Sizes, needs: Needs) -> Traffic:
+    """The ring's bytes, on average over the ranks."""
+    lengths = [sum(part.stop - part.start for part in share) for share in rounds(call.own(sizes.keys))]
+    of_all = traffic.ring_of_keys(sizes, *needs.sent(lengths))
+    return Traffic(*(-(-sent // sizes.world) for sent in of_all))

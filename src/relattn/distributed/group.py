@@ -14,6 +14,9 @@ from relattn.checks.values import kind_of
 from relattn.equation.tables import wide
 from relattn.errors import UnsupportedError
 
+Messages = Sequence[tuple[int, Sequence[Tensor]]]
+"""(how many ranks further round the ring, or from how many back, the tensors)."""
+
 
 class Group:
     """The ranks along a mesh of one dimension.
@@ -58,17 +61,17 @@ class Group:
         """[world, ...]: part i goes to rank i, and the answer's part i comes from rank i; differentiable."""
         return _Exchange.apply(self, parts)  # pyright: ignore[reportReturnType]
 
-    def pass_on(self, tensors: Sequence[Tensor], hop: int = 1) -> Passing:
-        """Send the tensors to the rank `hop` further round the ring, and receive as many from the other side."""
-        received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
-        to, source = self.ranks[(self.rank + hop) % self.world], self.ranks[(self.rank - hop) % self.world]
-        sent, operations = [tensor.contiguous() for tensor in tensors], []
-        for tensor, place in zip(sent, received, strict=True):
-            operations.append(dist.P2POp(dist.isend, tensor, to, self.process_group))
-            operations.append(dist.P2POp(dist.irecv, place, source, self.process_group))
-            self.sent += tensor.nbytes
+    def pass_on(self, sent: Messages, places: Messages) -> Passing:
+        """Send each message to the rank so much further round the ring. `places` are filled from as far back."""
+        sent = [(hop, [tensor.contiguous() for tensor in tensors]) for hop, tensors in sent]
+        operations = []
+        for do, sign, messages in ((dist.isend, 1, sent), (dist.irecv, -1, places)):
+            for hop, tensors in messages:
+                peer = self.ranks[(self.rank + sign * hop) % self.world]
+                operations += [dist.P2POp(do, tensor, peer, self.process_group) for tensor in tensors]
+        self.sent += sum(tensor.nbytes for _, tensors in sent for tensor in tensors)
         with self.named():
-            return Passing(self, sent, received, dist.batch_isend_irecv(operations))
+            return Passing(self, sent, places, dist.batch_isend_irecv(operations) if operations else [])
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
@@ -87,18 +90,18 @@ class Group:
 
 
 class Passing:
-    """Tensors on their way: sent to one rank, received from another."""
+    """Messages on their way: those that are sent, and those that arrive at their places."""
 
-    def __init__(self, group: Group, sent: list[Tensor], received: list[Tensor], works: list[dist.Work]) -> None:
-        self.group, self.sent, self.received, self.works = group, sent, received, works
+    def __init__(self, group: Group, sent: Messages, places: Messages, works: list[dist.Work]) -> None:
+        self.group, self.sent, self.places, self.works = group, sent, places, works
 
-    def wait(self) -> list[Tensor]:
-        """The received tensors, after all have arrived and all of ours are sent."""
+    def wait(self) -> list[list[Tensor]]:
+        """What has arrived, after all of it has and all of ours is sent."""
         with self.group.named():
             for work in self.works:
                 work.wait()
         self.sent = []
-        return self.received
+        return [list(tensors) for _, tensors in self.places]
 
 
 class _Gather(torch.autograd.Function):

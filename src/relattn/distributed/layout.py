@@ -24,16 +24,20 @@ class Piece(NamedTuple):
         return slice(self.start, self.start + self.length)
 
 
-def pieces(rank: int, world: int, length: int, layout: Layout) -> tuple[Piece, ...]:
-    """The contiguous pieces that a rank holds, `length` elements together.
+def piece_numbers(rank: int, world: int, layout: Layout) -> tuple[int, ...]:
+    """Which of the sequence's equal pieces a rank holds.
 
-    contiguous: the ranks follow one another. zigzag: of 2 * world equal pieces, piece `rank` from the beginning and
-        piece `rank` from the end, so that under causality all ranks have the same number of pairs.
+    contiguous: the ranks follow one another. zigzag: of 2 * world pieces, piece `rank` from the beginning and piece
+        `rank` from the end, so that under causality all ranks have the same number of pairs.
     """
-    if layout == "contiguous":
-        return (Piece(rank * length, 0, length),)
-    half = length // 2
-    return Piece(rank * half, 0, half), Piece((2 * world - 1 - rank) * half, half, half)
+    return (rank,) if layout == "contiguous" else (rank, 2 * world - 1 - rank)
+
+
+def pieces(rank: int, world: int, length: int, layout: Layout) -> tuple[Piece, ...]:
+    """The contiguous pieces that a rank holds, `length` elements together."""
+    numbers = piece_numbers(rank, world, layout)
+    size = length // len(numbers)
+    return tuple(Piece(number * size, local * size, size) for local, number in enumerate(numbers))
 
 
 def multiple(world: int, layout: Layout) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from relattn.call import Options, request
 from relattn.checks.positions import places_beside
 from relattn.checks.tensors import check_attn_mask
+from relattn.distributed import traffic
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, Piece, pieces
 from relattn.distributed.parts import ordered
@@ -19,6 +20,7 @@ from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.equation.problem import Part, Problem
 from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError
+from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.places import Places
 from relattn.positions.position import Position
 from relattn.positions.positions import SEQUENCE, Positions
@@ -80,6 +82,26 @@ class Call:
             b, heads, length, width = tensor.shape
             zeros.append(tensor.new_zeros(1).expand(b, heads, length * self.group.world, width))
         return zeros[0], zeros[1]
+
+    def hides_by_data(self) -> bool:
+        """Whether masks hide keys by numbers that one rank knows only of its own part."""
+        return self.key_mask is not None or self.segments is not None
+
+    def limits_of_elements(self) -> tuple[int | None, int | None]:
+        """The limits of key - query, counted in elements of the sequences. None for explicit positions, too: they are
+        not read.
+        """
+        query, key = self.query_positions.by_axis[SEQUENCE], self.key_positions.by_axis[SEQUENCE]
+        if not (isinstance(query, ContiguousPositions) and isinstance(key, ContiguousPositions)):
+            return None, None
+        assert isinstance(query.start, int) and isinstance(key.start, int)
+        lowest, highest = (None if limit is None else limit - (key.start - query.start) for limit in self.within)
+        return lowest, highest
+
+    def hops(self) -> int:
+        """How many ranks before it have keys that a rank may see by these limits."""
+        lengths = self.query.shape[2], self.key.shape[2]
+        return traffic.hops(self.group.world, *lengths, *self.limits_of_elements(), self.layout)
 
 
 @dataclass(frozen=True)

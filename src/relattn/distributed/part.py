@@ -33,19 +33,6 @@ def part_of(
     )
 
 
-def sees(problem: Problem, queries: slice, keys: slice) -> bool:
-    """Whether any query can see any of the keys by its offset; True for explicit positions, which are not read."""
-    positions = problem.sequence().positions
-    if queries.start >= queries.stop or keys.start >= keys.stop:
-        return False
-    if positions.known_origin is None:
-        return True
-    first = positions.known_origin + keys.start - (queries.stop - 1)
-    last = positions.known_origin + keys.stop - 1 - queries.start
-    reaches_back = positions.lowest is None or last >= positions.lowest
-    return reaches_back and (positions.highest is None or first <= positions.highest)
-
-
 def _axis(axis: Axis, queries: slice, keys: slice) -> Axis:
     positions, r = axis.positions.part(queries, keys), axis.relative_query
     cut = axis.replace(positions=positions, relative_query=None if r is None else r[:, :, queries])

@@ -1,7 +1,7 @@
 """The ring: keys and values travel from rank to rank, and every rank computes with those that its queries see.
 
 The forward pass merges the answers over the parts by each row's maximum and total. The backward pass (`ring_backward`)
-sends the keys and values round again, followed by their gradients.
+sends the keys and values round again, followed by their gradients. A rank that sees nothing of a chunk does not get it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,26 @@ from torch.autograd.function import once_differentiable
 from relattn.backends.problem_arguments import flat
 from relattn.backends.problem_operator import Answers
 from relattn.checks.autocast import without_autocast
-from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout
+from relattn.distributed.lowering import Call
 from relattn.distributed.merge import Merged, merging
+from relattn.distributed.needs import Needs
 from relattn.distributed.ring_backward import Backward
 from relattn.distributed.ring_schedule import RingSchedule, part, tokens_of_share
+from relattn.distributed.visible_parts import Visible
 from relattn.equation.problem import Problem
 
 
 def attend(
-    group: Group,
-    layout: Layout,
-    problems: list[Problem],
-    key: Float[Tensor, "B Hk m D"],
-    value: Float[Tensor, "B Hk m Dv"],
-    hops: int,
-    backend: str,
+    call: Call, problems: list[Problem], needs: Needs, visible: Visible, backend: str
 ) -> tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]:
     """O and lse of the pieces' problems, one after the other; each problem has the keys of all ranks."""
     arguments = [flat(problem, None) for problem in problems]
-    ring = RingSchedule(group, layout, key.shape[2], hops, merging(backend, problems), problems[0].seed, arguments)
+    ring = RingSchedule(
+        call.group, call.layout, call.key.shape[2], needs, visible.tolist(), merging(backend, problems),
+        problems[0].seed, arguments,
+    )  # fmt: skip
     tensors = [tensor for one in arguments for tensor in one.tensors]
-    return _Ring.apply(ring, key, value, *tensors)  # pyright: ignore[reportReturnType]
+    return _Ring.apply(ring, call.key, call.value, *tensors)  # pyright: ignore[reportReturnType]
 
 
 class _Ring(torch.autograd.Function):
@@ -66,14 +64,13 @@ class _Ring(torch.autograd.Function):
 
 def _merge(ring: RingSchedule, problems: list[Problem], pieces: list[Merged], key: Tensor, value: Tensor) -> None:
     """Merge the parts of all ranks into the answers of each piece."""
-    for share in ring.rounds():
+    for number, share in enumerate(ring.rounds()):
         chunk = [tokens_of_share(tensor, share) for tensor in (key, value)]
-        for step in range(ring.hops + 1):
-            coming = ring.group.pass_on(chunk) if step < ring.hops else None
-            for meeting in ring.meetings(problems, share, step):
+        for step in range(ring.needs.steps(number)):
+            coming = ring.pass_chunk(number, share, step, (key, value), chunk)
+            for meeting in ring.meetings(number, share, step):
                 one = part(problems[meeting.number], meeting, chunk)
                 with without_autocast(one.query):
                     answer = ring.backend.part(one.replace(output_dtype=one.score_dtype()))  # not rounded
                 pieces[meeting.number].at(meeting.queries).add(answer, ring.backend.log_base)
-            if coming is not None:
-                chunk = coming.wait()
+            (chunk,) = coming.wait()

@@ -1,4 +1,4 @@
-"""The ring's way back: keys and values go round once more, and their gradients follow them to the rank that owns them.
+"""The ring's way back: keys and values travel once more, and their gradients follow them and return to their owner.
 
 A backend gives the gradients of each part, from the answers of the whole.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from relattn.backends.problem_operator import Answers
 from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Passing
-from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, part, tokens_of_share
+from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, like_share, part, tokens_of_share
 from relattn.distributed.sums import Sums, zeros_like
 from relattn.equation.problem import Differentiable
 
@@ -22,10 +22,10 @@ from relattn.equation.problem import Differentiable
 class Backward:
     """A rank's sums of gradients, and the tensors on their way.
 
-    A chunk is the data that travels in a round. At most six chunks are held: the keys and values that are here, the
-    gradients that a part adds, the sums that arrive, the sums that go on, and the last round's sums for the ranks that
-    own the keys, sent and received. The sums of earlier ranks arrive while the first part is computed, the next keys
-    and values during the others.
+    A chunk is the data that travels in a round. Six chunks are held at most: the keys and values that are here, the
+    gradients that a part adds, the sums that arrive, the sums that go on, and the sums for the ranks that own the keys,
+    sent and received. There is one more while a rank sends its own keys and values to one that is not the next. Sums
+    arrive while the first part is computed, the next keys and values during the others.
     """
 
     def __init__(
@@ -51,49 +51,39 @@ class Backward:
             for name, tensor in zip(CHUNK, self.own, strict=True)
             if name in travels
         }
-        self.chunk: list[Tensor] = []
         self.here: list[Tensor] = []
+        self.owned: list[Tensor] = []
+        self.share: tuple[slice, ...] = ()
         self.following: Passing | None = None
-        self.coming: Passing | None = None
-        self.going: tuple[tuple[slice, ...], Passing] | None = None
 
     def run(self) -> list[Tensor | None]:
         """The gradients by the keys, the values and each piece's tensors; None where no gradient is wanted."""
-        for share in self.ring.rounds():
-            self._go_round(share)
-            self._arrive()
-            if self.ring.hops:
-                self.going = share, self.ring.group.pass_on(self.here, hop=-self.ring.hops)
-            else:
-                self._store(share, self.here)
-            self.here = []
+        for number, share in enumerate(self.ring.rounds()):
+            self._go_round(number, share)
         self._arrive()
+        self._store()
         return [self.home.get(name) for name in CHUNK] + [gradient for one in self.sums for gradient in one.gradients()]
 
-    def _go_round(self, share: tuple[slice, ...]) -> None:
-        """One round. At its end the sums of the last rank's keys are here."""
-        ring = self.ring
-        self.chunk = [tokens_of_share(tensor, share) for tensor in self.own]
-        self.here = [zeros_like(tensor) for name, tensor in zip(CHUNK, self.chunk, strict=True) if name in self.home]
-        for step in range(ring.hops + 1):
-            settled = False
-            for meeting in ring.meetings(self.problems, share, step):
-                gradients = self._gradients(meeting)
-                if not settled:
-                    self._settle(step)
-                    settled = True
+    def _go_round(self, number: int, share: tuple[slice, ...]) -> None:
+        """One round. At its end the sums of the last step are on their way."""
+        chunk = [tokens_of_share(tensor, share) for tensor in self.own]
+        for step in range(self.ring.needs.steps(number)):
+            coming: Passing | None = None
+            for meeting in self.ring.meetings(number, share, step):
+                gradients = self._gradients(meeting, chunk)
+                if coming is None:
+                    coming = self._settle(number, share, step, chunk)
                 for name, total in zip(self.home, self.here, strict=True):
                     total[:, :, meeting.place] += getattr(gradients, name)
                 del gradients  # before the next part has its own
-            if not settled:
-                self._settle(step)
-            if self.coming is not None:
-                self.chunk, self.coming = self.coming.wait(), None
-                self.following, self.here = ring.group.pass_on(self.here), []
+            if coming is None:
+                coming = self._settle(number, share, step, chunk)
+            (chunk,) = coming.wait()
+            self._pass_sums(number, step)
 
-    def _gradients(self, meeting: Meeting) -> Differentiable[Tensor | None]:
+    def _gradients(self, meeting: Meeting, chunk: list[Tensor]) -> Differentiable[Tensor | None]:
         """The gradients of a meeting; those of the queries' side are added up."""
-        problem = part(self.problems[meeting.number], meeting, self.chunk)
+        problem = part(self.problems[meeting.number], meeting, chunk)
         sums = self.sums[meeting.number]
         with without_autocast(problem.query):
             answers = Answers(*(of[meeting.number][:, :, meeting.queries] for of in self.answers))
@@ -102,22 +92,48 @@ class Backward:
         sums.add(problem, meeting.queries, meeting.keys, gradients)
         return gradients
 
-    def _settle(self, step: int) -> None:
-        """Receive the sums of earlier ranks, and send the keys and values on."""
-        if self.following is not None:
-            self.here, self.following = self.following.wait(), None
-        if step < self.ring.hops:
-            self.coming = self.ring.group.pass_on(self.chunk)
+    def _settle(self, number: int, share: tuple[slice, ...], step: int, chunk: list[Tensor]) -> Passing:
+        """Receive the sums of earlier ranks, and send keys and values on."""
+        self.here = self._arrive()
+        if step == 0:
+            self._store()
+            self.share = share
+        if not self.here and self.ring.needs.has(self.ring.group.rank, step, number):
+            self.here = self._zeros()
+        return self.ring.pass_chunk(number, share, step, self.own, chunk)
 
-    def _arrive(self) -> None:
-        """Receive the last sums of this rank's own keys."""
-        if self.going is not None:
-            (share, passing), self.going = self.going, None
-            self._store(share, passing.wait())
+    def _pass_sums(self, number: int, step: int) -> None:
+        """Send the sums that are here to the next rank that has the chunk, or home."""
+        to, follows, returns = self.ring.needs.sum_messages(self.ring.group.rank, step, number)
+        if to == 0:
+            self._add_owned(self.here)
+        places = [(1, self._zeros() if follows else []), (-step, self._zeros() if returns else [])]
+        self.following = self.ring.group.pass_on([(to, self.here)] if to else [], places)
+        self.here = []
 
-    def _store(self, share: tuple[slice, ...], sums: list[Tensor]) -> None:
-        """Copy them to the places of these keys."""
-        lengths = [place.stop - place.start for place in share]
-        for home, one in zip(self.home.values(), sums, strict=True):
-            for place, of_piece in zip(share, one.split(lengths, 2), strict=True):
+    def _zeros(self) -> list[Tensor]:
+        """For the sums of a chunk."""
+        return [zeros_like(like_share(tensor, self.share)) for tensor in self.home.values()]
+
+    def _arrive(self) -> list[Tensor]:
+        """The sums that follow the chunk. Those of this rank's own keys are added up."""
+        if self.following is None:
+            return []
+        (following, returned), self.following = self.following.wait(), None
+        self._add_owned(returned)
+        return following
+
+    def _add_owned(self, sums: list[Tensor]) -> None:
+        if self.owned:
+            for total, one in zip(self.owned, sums, strict=False):
+                total += one
+        else:
+            self.owned = sums
+
+    def _store(self) -> None:
+        """Copy a round's sums of this rank's own keys to the places of these keys."""
+        lengths = [place.stop - place.start for place in self.share]
+        for home, one in zip(self.home.values(), self.owned, strict=False):
+            for place, of_piece in zip(self.share, one.split(lengths, 2), strict=True):
                 home[:, :, place] = of_piece
+        self.owned = []

@@ -6,7 +6,7 @@ A chunk is the keys and values of one rank. With N ranks, and n queries and m ke
     gradients   c' = B Hk m (D + Dv) w        w bytes per number, as sums are taken
 
     ring        forward  h c                  h hops, see `hops`
-                backward h c + (h + 1) c'     0 where h is 0
+                backward h c + (h + 1) c'     0 where h is 0; less where masks hide chunks: `ring_of_keys`
     all_gather  forward  (N - 1) c            backward the same
     ulysses     forward  (N - 1) / N * B (Hq n (D + Dv + Dr) e + Hk m (D + Dv) e + Hq n w)      backward the same
 
@@ -54,14 +54,15 @@ class Sizes:
 
     def chunk(self) -> int:
         """Bytes of a rank's keys and values."""
-        return self._of_keys() * self.size
+        return self.keys * self.key() * self.size
 
     def gradients(self) -> int:
         """Bytes of the gradients of a rank's keys and values, while they add up."""
-        return self._of_keys() * self.sums
+        return self.keys * self.key() * self.sums
 
-    def _of_keys(self) -> int:
-        return self.batch * self.key_heads * self.keys * (self.width + self.value_width)
+    def key(self) -> int:
+        """Numbers of a key and its value, over batch and heads."""
+        return self.batch * self.key_heads * (self.width + self.value_width)
 
 
 def ring(sizes: Sizes, hops: int) -> Traffic:
@@ -70,8 +71,17 @@ def ring(sizes: Sizes, hops: int) -> Traffic:
 
     This holds if keys and values both have a gradient.
     """
-    sent = hops * sizes.chunk()
-    return Traffic(sent, sent + (hops + 1) * sizes.gradients() if hops else 0)
+    return ring_of_keys(sizes, hops * sizes.keys, (hops + 1) * sizes.keys if hops else 0)
+
+
+def ring_of_keys(sizes: Sizes, chunks: int, sums: int) -> Traffic:
+    """So many keys are sent in chunks, with their values, and so many in sums of gradients.
+
+    Where key_mask or segments hide chunks `Needs.sent` has these numbers for all ranks together. A chunk is sent once
+    to each rank that may see some of it, and a sum leaves this rank. One more leaves the owner if the next rank is one.
+    """
+    sent = chunks * sizes.key() * sizes.size
+    return Traffic(sent, sent + sums * sizes.key() * sizes.sums)
 
 
 def all_gather(sizes: Sizes) -> Traffic:
