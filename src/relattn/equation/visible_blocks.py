@@ -48,20 +48,20 @@ class VisibleBlocks(NamedTuple):
             ids = mask.segments[1].long()
             key_ids = torch.stack((_smallest(ids, -1), _largest(ids, -1)), dim=-1)
         if mask.pairs is not None:
-            alone = mask.key_mask is mask.segments is None and not (has_bias or mask.limits_positions())
-            pairs = _of_pairs(mask.pairs, alone=alone)
+            pairs = blocks_of_pairs(mask.pairs, mask, has_bias=has_bias)
         return cls(keys, key_ids, pairs)
 
 
-def _of_pairs(
-    pairs: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"], *, alone: bool
+def blocks_of_pairs(
+    pairs: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"], mask: Mask, *, has_bias: bool
 ) -> UInt8[Tensor, "#B #Hq m n"]:
     """A float mask forbids where it is -inf; elsewhere it is looked at, for it adds to the scores.
 
-    Its lowest number hides a pair, too, beside a pair of the row that has a higher one: the weight is 0. alone: whether
-    nothing else may hide that one. A row of only lowest numbers is uniform. float16 reaches its lowest number, -65504,
-    by scores, so there it hides nothing.
+    Its lowest number hides a pair, too, beside a pair of the row that has a higher one: the weight is 0. That holds
+    where nothing else in `mask`, and no bias, may hide that one. A row of only lowest numbers is uniform. float16
+    reaches its lowest number, -65504, by scores, so there it hides nothing.
     """
+    alone = mask.key_mask is mask.segments is None and not (has_bias or mask.limits_positions())
     once = pairs[tuple(slice(0, 1) if step == 0 else slice(None) for step in pairs.stride())]
     if once.dtype != torch.bool:
         of_rows = _largest(once, -1)

@@ -89,7 +89,7 @@ def split_keys_kernel(
     maximum, total = tl.full((1,), float("-inf"), tl.float32), tl.zeros((1,), tl.float32)
     weighted = tl.zeros((padded(DV),), tl.float32)
 
-    first_key, end_key = key_tiles(x, query, 1, 1)
+    first_key, end_key = key_tiles(x, batch, head, query, 1, 1)
     length = tl.cdiv(tl.cdiv(end_key - first_key, TILE), splits) * TILE
     start = first_key + split * length
     for key in range(start, tl.minimum(start + length, end_key), TILE):

@@ -131,7 +131,7 @@ def _sum_block(
         batch = head * 0 + batch_number
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(0, x.queries, TILE):
-            start, end_key = key_tiles(x, first_query, TILE, TILE)
+            start, end_key = key_tiles(x, batch, head, first_query, TILE, TILE)
             # What does not change from tile to tile is computed in each: it would spill.
             for first_key in tl.range(start, end_key, TILE, disable_licm=True):
                 u = _places_of_pairs(x, own, batch, first_query, first_key, TILE)
