@@ -111,9 +111,10 @@ def sum_diagonals(
         of_a_batch = tl.maximum(tiles, 1)
     for step in range(part * steps, tl.minimum((part + 1) * steps, tiles * batches)):
         start = first_query + step % of_a_batch * TILE
-        batch, key = step // of_a_batch, start + offset - x.offset
+        batch = step // of_a_batch
         if may_meet(x, batch, head, start, offset, TILE, TILES * TILE):
             queries = load_queries(x, inputs, batch, head, start, D, DV, DR, TILE)
+            key = start + offset - x.offset
             near = _tile_of_keys(x, queries, key, D, DV, TILE)
             far = _tile_of_keys(x, queries, key + TILE, D, DV, TILE)
             low = _with_diagonals(x, into, low, queries, near, far, TILE)
