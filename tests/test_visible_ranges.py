@@ -61,9 +61,9 @@ def test_documents_in_order_and_padding(queries: int, keys: int, rng: np.random.
     check(mask_of(queries, keys, key_mask=kept), exact=True)
     check(mask_of(queries, keys, segments=sides), exact=True)
     check(mask_of(queries, keys, segments=(sides[0].int(), sides[1])), exact=True)
-    far = tuple(torch.where(ids == 3, NUMBERS.max, torch.where(ids == -4, NUMBERS.min, ids)) for ids in sides)
-    check(mask_of(queries, keys, segments=far), exact=True)
-    check(mask_of(queries, keys, segments=far, key_mask=kept), exact=False)
+    far, far_keys = (torch.where(ids == 3, NUMBERS.max, torch.where(ids == -4, NUMBERS.min, ids)) for ids in sides)
+    check(mask_of(queries, keys, segments=(far, far_keys)), exact=True)
+    check(mask_of(queries, keys, segments=(far, far_keys), key_mask=kept), exact=False)
 
 
 def test_padded_documents_end_at_the_last_key_that_is_there() -> None:

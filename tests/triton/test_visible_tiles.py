@@ -111,9 +111,8 @@ MASKS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
 
 def call_of(name: str) -> Call:
     given, mask = MASKS[name]
-    if name == "a start that is a tensor":  # on the device of the test
-        given = given | {"offset": torch.tensor(0)}
-    return with_ranges(replace(make_call(**given), **mask()))
+    call = with_ranges(replace(make_call(**given), **mask()))
+    return replace(call, offset=torch.tensor(0)) if name == "a start that is a tensor" else call
 
 
 @everywhere
@@ -316,8 +315,8 @@ def test_what_nobody_sees_is_never_read(device: str, in_order, monkeypatch: pyte
 
     def answers(content: float) -> list[Tensor]:
         leaves = [each.masked_fill(dead[:, None, :, None], content).requires_grad_() for each in (query, key, value)]
-        segments = ids(48, 33, 29)[None]
-        output = relative_attention(*leaves, key_mask=kept, segment_ids=segments, backend="triton")
+        q, k, v = leaves
+        output = relative_attention(q, k, v, key_mask=kept, segment_ids=ids(48, 33, 29)[None], backend="triton")
         return [output.detach(), *torch.autograd.grad((output * by_output).sum(), leaves)]
 
     for found, expected in zip(answers(torch.nan), answers(0.0), strict=True):

@@ -1,5 +1,7 @@
 """Which pairs of a tile attend, which tiles hold pairs that attend, and the factors of dropout."""
 
+# pyright: reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 import triton

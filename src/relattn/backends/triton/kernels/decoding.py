@@ -6,7 +6,8 @@ m_p, and t_p, the sum of 2^(S - m_p). A second kernel merges the splits,
 
     m = max_p m_p        t = sum_p 2^(m_p - m) t_p        O = sum_p 2^(m_p - m) t_p O_p / t
 
-in their order. Tiles and splits follow from the call's shapes and limits. So a call has the same bits on every GPU.
+in their order. Tiles and splits follow from the call's shapes, limits and masks. So a call has the same bits on every
+GPU.
 """
 
 # pyright: reportArgumentType=false

@@ -1,5 +1,5 @@
 """The sums of the tables' gradients over the pairs at each offset, along the diagonals. A program owns a block of T
-neighbouring offsets, or two, and walks over the queries: the sums are deterministic.
+neighbouring offsets, or two, and walks over the queries that may see a key there: the sums are deterministic.
 
     dRK[d] = scale * sum_i dS_i,i+d r_i      dRQ[d] = scale * sum_i dS_i,i+d k_i+d
     dRV[d] = sum_i P_i,i+d dO_i              db[d]  = sum_i dS_i,i+d

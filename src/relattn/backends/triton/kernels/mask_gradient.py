@@ -2,7 +2,7 @@
 
     dM_ij = dS_ij,    dS above the cap
 
-A program owns a tile of the mask's gradient, and walks over all tiles of pairs that read it. S and dP are computed
+A program owns a tile of the mask's gradient, and walks over the tiles of pairs that read it. S and dP are computed
 again. No sum is divided among programs, so none needs an atomic addition.
 """
 

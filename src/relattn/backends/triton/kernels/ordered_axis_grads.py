@@ -1,7 +1,8 @@
 """Deterministic gradients by the tables of explicit axes: a program owns neighbouring rows of one table.
 
-It walks over all pairs. Of a tile of pairs without such a row it reads only the positions. One kernel sums the tables
-of all axes: its code computes S and dP once, and only what differs from table to table lies in branches.
+It walks over all tiles that may hold a visible pair. Of a tile without such a row it reads only the positions. One
+kernel sums the tables of all axes: its code computes S and dP once, and only what differs from table to table lies in
+branches.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
