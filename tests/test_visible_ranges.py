@@ -104,6 +104,16 @@ def test_a_mask_of_pairs_begins_and_ends_with_its_blocks(dtype: torch.dtype) -> 
     assert queries[0, 0, SIZE].tolist() == [SIZE, 2 * SIZE] and queries[0, 1, -1].tolist() == [2 * SIZE, 3 * SIZE]
 
 
+def test_masks_together_leave_what_every_one_leaves() -> None:
+    """Padding up to key 70, and a mask of pairs that hides all keys from 128 on."""
+    place = torch.arange(3 * SIZE)
+    pairs = (place < 2 * SIZE).expand(1, 1, 3 * SIZE, 3 * SIZE)
+    ranges = VisibleRanges.of(mask_of(3 * SIZE, 3 * SIZE, key_mask=place[None] >= 70, pairs=pairs), has_bias=False)
+    assert (ranges.keys == torch.tensor([70, 2 * SIZE])).all()
+    first, end = ranges.queries[0, 0].unbind(-1)
+    assert ((first < end) == (place >= 70) & (place < 2 * SIZE)).all()
+
+
 def test_the_lowest_number_hides_where_nothing_else_does() -> None:
     """As for visible blocks: beside a bias it may be all that a row has."""
     pairs = torch.zeros(1, 1, SIZE, 2 * SIZE)
