@@ -2,6 +2,7 @@
 
 The aim is 21,000 lines, of which 15,500 are code. A change that raises the bounds says by how much and why. Visible
 blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 430 and 290.
+Visible ranges on the Triton kernels: 165 and 95.
 """
 
 import ast
@@ -12,7 +13,7 @@ import pytest
 
 from tests.reach import ROOT
 
-MOST_LINES, MOST_CODE = 27_610, 18_790
+MOST_LINES, MOST_CODE = 27_775, 18_885
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Calls of tensors without memory, for what needs their shapes alone, and the GPUs that they are compiled for."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -8,8 +9,12 @@ import torch
 
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.backends.triton.host.call import Call, ExplicitAxis, Table
+from relattn.equation.mask import Mask
 from relattn.equation.problem import TABLES, Differentiable, Part
+from relattn.equation.visible_ranges import VisibleRanges
+from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.positions import Positions
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that a program may have, by compute capability: CUDA's programming guide, "Technical Specifications"."""
@@ -104,3 +109,15 @@ def answered(found: Forward, by_output: torch.Tensor, by_lse: torch.Tensor) -> A
 def numbers(*shape: int) -> torch.Tensor:
     """Integers."""
     return torch.empty(shape, dtype=torch.int64, device="meta")
+
+
+def with_ranges(call: Call) -> Call:
+    """The same, whose walks begin and end where its masks let something be seen, as in a large call."""
+    side, device = ContiguousPositions(0), call.query.device
+    positions = Positions(side, side, call.query.shape[2], call.key.shape[2], device, call.lowest, call.highest)
+    segments = None
+    if call.query_segments is not None and call.key_segments is not None:
+        segments = call.query_segments, call.key_segments
+    has_bias = call.bias is not None or call.key_bias is not None
+    mask = Mask(positions, call.key_mask, segments, call.explicit_mask)
+    return replace(call, visible=VisibleRanges.of(mask, has_bias=has_bias))

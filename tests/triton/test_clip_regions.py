@@ -44,17 +44,18 @@ def bounds_kernel(x, into, OVER_KEYS: tl.constexpr, OWNED: tl.constexpr, TILE: t
     """
     x = load_starts(x)
     program = tl.program_id(0)
+    head = program * 0
     for REGION in tl.static_range(3):
         if OVER_KEYS:
-            begin, end = keys_of(x, program * OWNED, REGION, OWNED, TILE)
+            begin, end = keys_of(x, head, head, program * OWNED, REGION, OWNED, TILE)
         else:
-            begin, end = queries_of(x, program * OWNED, REGION, OWNED, TILE)
+            begin, end = queries_of(x, head, head, program * OWNED, REGION, OWNED, TILE)
         tl.store(into + program * 8 + 2 * REGION, begin)
         tl.store(into + program * 8 + 2 * REGION + 1, end)
     if OVER_KEYS:
-        begin, end = key_tiles(x, program * OWNED, OWNED, TILE)
+        begin, end = key_tiles(x, head, head, program * OWNED, OWNED, TILE)
     else:
-        begin, end = query_tiles(x, program * OWNED, OWNED, TILE)
+        begin, end = query_tiles(x, head, head, program * OWNED, OWNED, TILE)
     tl.store(into + program * 8 + 6, begin)
     tl.store(into + program * 8 + 7, end)
 

@@ -105,6 +105,10 @@ class Problem(NamedTuple):
         """Whether any axis has a table. Without one the offsets add nothing."""
         return any(table is not None for axis in self.axes for table in axis[2:])
 
+    def has_bias(self) -> bool:
+        """Whether a bias or a key bias is added to scores."""
+        return self.key_bias is not None or any(axis.bias is not None for axis in self.axes)
+
     def asks_for_gradient(self) -> bool:
         """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
         if not torch.is_grad_enabled():

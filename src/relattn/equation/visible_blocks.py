@@ -46,11 +46,10 @@ class Blocks(NamedTuple):
         has_bias: whether a bias or a key bias is added to scores, which may hide pairs, too. No axis of the mask is
         empty.
         """
-        alone = mask.key_mask is mask.segments is None and not (has_bias or mask.limits_positions())
         return cls(
             None if mask.key_mask is None else _of_keys(mask.key_mask),
             None if mask.segments is None else _of_ids(mask.segments[1]),
-            None if mask.pairs is None else _of_pairs(mask.pairs, alone=alone),
+            None if mask.pairs is None else blocks_of_pairs(mask, has_bias=has_bias),
         )
 
 
@@ -128,6 +127,16 @@ def _of_keys(key_mask: Bool[Tensor, "*B Lk"]) -> UInt8[Tensor, "*B blocks"]:
 def _of_ids(key_ids: Int[Tensor, "*B Lk"]) -> Int64[Tensor, "*B blocks 2"]:
     ids = key_ids.long()
     return torch.stack((_smallest(ids, -1), _largest(ids, -1)), dim=-1)
+
+
+def blocks_of_pairs(mask: Mask, *, has_bias: bool) -> UInt8[Tensor, "#B #Hq m n"]:
+    """What blocks of queries and keys have to see under the mask of pairs; what the caller found, where he did."""
+    assert mask.pairs is not None
+    if mask.blocks is not None:
+        assert mask.blocks.pairs is not None
+        return mask.blocks.pairs
+    alone = mask.key_mask is mask.segments is None and not (has_bias or mask.limits_positions())
+    return _of_pairs(mask.pairs, alone=alone)
 
 
 def _of_pairs(pairs: AttentionMask, *, alone: bool) -> UInt8[Tensor, "*#B #Hq m n"]:

@@ -7,15 +7,17 @@ write and does not; and whatever a GPU need not do as it is meant is a fault.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from relattn.backends.triton.host.call import Call
 from relattn.equation.problem import Part
 from relattn.positions.grid import GridPositions, grid
+from tests.triton.calls import with_ranges
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -319,6 +321,58 @@ def test_every_gradient_in_a_fixed_order(name: str, monkeypatch: pytest.MonkeyPa
 def test_as_compiled_for_an_h100(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In tiles that are too small for its newer products, which are not modelled. Additions of four numbers at once."""
     hold(name, monkeypatch, ordered=False, capability=90)
+
+
+def of_documents(queries: tuple[int, ...], keys: tuple[int, ...], **given: Any) -> Call:
+    """In bfloat16; documents of these lengths, one after the other."""
+    sides = [torch.repeat_interleave(torch.arange(len(side)), torch.tensor(side))[None] for side in (queries, keys)]
+    call = make_call(BF16, **{**SQUARE, **ONE, "lengths": (sum(queries), sum(keys)), "tables": TABLES[:1], **given})
+    return replace(call, query_segments=sides[0], key_segments=sides[1])
+
+
+DOCUMENTS: dict[str, tuple[tuple[int, ...], bool, dict[str, Any]]] = {
+    "several tiles of queries": (SEVERAL, False, {"queries": (60, 80), "keys": (50, 40), "rows": 300, "first": -150}),
+    "in order": (NARROW, True, {"queries": (40, 34), "keys": (33, 60), **FULL, "highest": 0}),
+    "few queries": (MIDDLE, False, {"queries": (1, 2), "keys": (110, 90), **FULL}),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walks that begin and end where a document does."""
+    from relattn.backends.triton.kernels import backward
+    from tests.triton.ptx.launch import emulate
+
+    sizes, ordered, given = DOCUMENTS[name]
+    emulate(sizes, monkeypatch)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: ordered)
+    hold_to_the_equation(with_ranges(of_documents(**given)))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_products_of_visible_tiles_alone(ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three by three tiles of 32 two documents see five: so many of the tensor cores' products are carried out."""
+    from relattn.backends.triton.kernels import backward
+    from tests.triton.ptx import launch
+
+    products = [0]
+
+    def counted(step: Callable[..., None]) -> Callable[..., None]:
+        def counting(threads: Any, operands: Any) -> None:
+            products[-1] += len(threads.programs)
+            step(threads, operands)
+
+        return counting
+
+    steps = {name: counted(step) if name.startswith("mma.") else step for name, step in launch.STEPS.items()}
+    monkeypatch.setattr(launch, "STEPS", steps)
+    launch.emulate(NARROW, monkeypatch)
+    monkeypatch.setattr(backward, "is_deterministic", lambda call, wanted: ordered)
+    call = of_documents((32, 38), (32, 38), tables=())
+    hold_to_the_equation(call)
+    products.append(0)
+    hold_to_the_equation(with_ranges(call))
+    assert products[0] > 0 and 9 * products[1] == 5 * products[0]
 
 
 @pytest.mark.slow

@@ -87,8 +87,7 @@ class Inputs(NamedTuple):
             key_shift = c.float().resolve_neg().expand(*heads, problem.query.shape[2])
         blocks, without_mask = mask.blocks, mask.key_mask is mask.segments is mask.pairs is None
         if blocks is None and not without_mask and problem.key.shape[2] > SIZE and problem.num_pairs() >= PAIRS_TO_READ:
-            has_bias = problem.key_bias is not None or any(axis.bias is not None for axis in problem.axes)
-            blocks = Blocks.of(mask, has_bias=has_bias)
+            blocks = Blocks.of(mask, has_bias=problem.has_bias())
         axes = []
         for axis in problem.axes:
             axes.append(_axis(axis, lanes, is_explicit=bool(axes) or axis.positions.origin is None))

@@ -16,11 +16,9 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.device.bands import is_tf32x3
-from relattn.backends.triton.device.masks import key_tiles, query_tiles
-from relattn.backends.triton.host.call import FARTHEST
+from relattn.backends.triton.device.masks import FAR, key_tiles, query_tiles
 
 BEFORE, AFTER, WITHIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-FAR = tl.constexpr(FARTHEST)
 
 
 @triton.jit
@@ -79,9 +77,9 @@ def clipped_rows(x):
 
 
 @triton.jit
-def keys_of(x, first_query, REGION: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr):
+def keys_of(x, batch, head, first_query, REGION: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr):
     """The first key of the region (a multiple of TILE), for QUERIES queries, and the key after the last."""
-    begin, end = key_tiles(x, first_query, QUERIES, TILE)
+    begin, end = key_tiles(x, batch, head, first_query, QUERIES, TILE)
     if any_clipped(x):
         first, last = clipped_rows(x)
         # The first query has the largest offsets, the last one the smallest.
@@ -99,12 +97,12 @@ def keys_of(x, first_query, REGION: tl.constexpr, QUERIES: tl.constexpr, TILE: t
 
 
 @triton.jit
-def queries_of(x, first_key, REGION: tl.constexpr, KEYS: tl.constexpr, TILE: tl.constexpr):
+def queries_of(x, batch, head, first_key, REGION: tl.constexpr, KEYS: tl.constexpr, TILE: tl.constexpr):
     """The first query of the region (a multiple of TILE), for KEYS keys, and the query after the last.
 
     Offsets fall along the queries: the region AFTER comes first.
     """
-    begin, end = query_tiles(x, first_key, KEYS, TILE)
+    begin, end = query_tiles(x, batch, head, first_key, KEYS, TILE)
     if any_clipped(x):
         first, last = clipped_rows(x)
         # The first key has the smallest offsets, the last one the largest.

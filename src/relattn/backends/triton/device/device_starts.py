@@ -41,4 +41,5 @@ def _limited(mask, starts):
     return Mask(
         lowest, highest, mask.keep, mask.keep_batch, mask.query_ids, mask.query_ids_batch,
         mask.key_ids, mask.key_ids_batch, mask.pairs, mask.explicit_limits,
+        mask.visible_keys, mask.visible_queries,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from relattn.backends.problem_operator import Forward
 from relattn.equation.problem import Part
+from relattn.equation.visible_ranges import VisibleRanges
 from relattn.positions.position import Position
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
@@ -70,6 +71,7 @@ class Call:
     in_float32: whether the output is in float32, whatever the query is in.
     precision: of products of float32 with float32, "ieee" or "tf32x3".
     for_backward: whether a backward pass follows, which multiplies in tiles.
+    visible: what key mask, segments and explicit mask leave to walk over; None: everything.
     axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there,
         and offset means nothing.
     """
@@ -99,6 +101,7 @@ class Call:
     in_float32: bool
     precision: str
     for_backward: bool = False
+    visible: VisibleRanges | None = None
     axes: tuple[ExplicitAxis, ...] = ()
 
     @cached_property

@@ -87,7 +87,8 @@ class ExplicitAxisArgs(NamedTuple):
 
 class Mask(NamedTuple):
     """The masks and limits that decide which pairs attend, with the steps along the axes of each tensor; see
-    `masks.py`. explicit_limits: those of a sequence of explicit positions.
+    `masks.py`. explicit_limits: those of a sequence of explicit positions. visible_keys, visible_queries: those of
+    `VisibleRanges`, each a row of two numbers.
     """
 
     lowest: int | None
@@ -100,6 +101,8 @@ class Mask(NamedTuple):
     key_ids_batch: int | None
     pairs: Pairs | None
     explicit_limits: ExplicitLimits | None
+    visible_keys: Rows | None
+    visible_queries: Rows | None
 
 
 class KernelArgs(NamedTuple):

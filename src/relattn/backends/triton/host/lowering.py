@@ -10,6 +10,11 @@ from torch import Tensor
 from relattn.backends.triton.host.call import Call, ExplicitAxis, Table
 from relattn.equation.key_bias import lowered
 from relattn.equation.problem import TABLES, Axis, Problem
+from relattn.equation.visible_blocks import SIZE
+from relattn.equation.visible_ranges import VisibleRanges
+
+PAIRS_OF_RANGES = 2**20
+"""With fewer pairs, over all heads, the kernels need less time than the operations that find what is visible."""
 
 
 def call_of(problem: Problem, seed: Tensor | None) -> Call:
@@ -45,8 +50,16 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
         explicit_mask=explicit, key_bias=key_bias, key_shift=key_shift, seed=seed,
         part=problem.dropout_origin(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
         in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype, is_explicit=bool(axes)),
-        for_backward=problem.for_backward, axes=tuple(axes),
+        for_backward=problem.for_backward, visible=_visible(problem), axes=tuple(axes),
     )  # fmt: skip
+
+
+def _visible(problem: Problem) -> VisibleRanges | None:
+    """None without a mask that is data, for few pairs, and where the keys are few."""
+    mask = problem.mask
+    if mask.keeps_all() or problem.key.shape[2] <= SIZE or problem.num_pairs() < PAIRS_OF_RANGES:
+        return None
+    return VisibleRanges.of(mask, has_bias=problem.has_bias())
 
 
 def _explicit_axis(axis: Axis, number: int, dtype: torch.dtype) -> ExplicitAxis:

@@ -6,7 +6,8 @@ m_p, and t_p, the sum of 2^(S - m_p). A second kernel merges the splits,
 
     m = max_p m_p        t = sum_p 2^(m_p - m) t_p        O = sum_p 2^(m_p - m) t_p O_p / t
 
-in their order. Tiles and splits follow from the call's shapes and limits. So a call has the same bits on every GPU.
+in their order. Tiles and splits follow from the call's shapes, limits and masks. So a call has the same bits on every
+GPU.
 """
 
 # pyright: reportArgumentType=false
@@ -89,7 +90,7 @@ def split_keys_kernel(
     maximum, total = tl.full((1,), float("-inf"), tl.float32), tl.zeros((1,), tl.float32)
     weighted = tl.zeros((padded(DV),), tl.float32)
 
-    first_key, end_key = key_tiles(x, query, 1, 1)
+    first_key, end_key = key_tiles(x, batch, head, query, 1, 1)
     length = tl.cdiv(tl.cdiv(end_key - first_key, TILE), splits) * TILE
     start = first_key + split * length
     for key in range(start, tl.minimum(start + length, end_key), TILE):

@@ -1,5 +1,5 @@
 """The sums of the tables' gradients over the pairs at each offset, along the diagonals. A program owns a block of T
-neighbouring offsets, or two, and walks over the queries: the sums are deterministic.
+neighbouring offsets, or two, and walks over the queries that may see a key there: the sums are deterministic.
 
     dRK[d] = scale * sum_i dS_i,i+d r_i      dRQ[d] = scale * sum_i dS_i,i+d k_i+d
     dRV[d] = sum_i P_i,i+d dO_i              db[d]  = sum_i dS_i,i+d
@@ -23,7 +23,7 @@ from relattn.backends.triton.device.biases import load_bias
 from relattn.backends.triton.device.blocks import with_products, with_values
 from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps
-from relattn.backends.triton.device.masks import in_reach
+from relattn.backends.triton.device.masks import in_reach, may_meet
 from relattn.backends.triton.device.recompute import load_queries
 from relattn.backends.triton.device.scores import LOG2_E, finish_scores
 from relattn.backends.triton.device.skew import diagonals_from_tiles, tiles_from_diagonals
@@ -111,14 +111,16 @@ def sum_diagonals(
         of_a_batch = tl.maximum(tiles, 1)
     for step in range(part * steps, tl.minimum((part + 1) * steps, tiles * batches)):
         start = first_query + step % of_a_batch * TILE
-        queries = load_queries(x, inputs, step // of_a_batch, head, start, D, DV, DR, TILE)
-        key = start + offset - x.offset
-        near = _tile_of_keys(x, queries, key, D, DV, TILE)
-        far = _tile_of_keys(x, queries, key + TILE, D, DV, TILE)
-        low = _with_diagonals(x, into, low, queries, near, far, TILE)
-        if TILES == 2:
-            near, far = far, _tile_of_keys(x, queries, key + 2 * TILE, D, DV, TILE)
-            high = _with_diagonals(x, into, high, queries, near, far, TILE)
+        batch = step // of_a_batch
+        if may_meet(x, batch, head, start, offset, TILE, TILES * TILE):
+            queries = load_queries(x, inputs, batch, head, start, D, DV, DR, TILE)
+            key = start + offset - x.offset
+            near = _tile_of_keys(x, queries, key, D, DV, TILE)
+            far = _tile_of_keys(x, queries, key + TILE, D, DV, TILE)
+            low = _with_diagonals(x, into, low, queries, near, far, TILE)
+            if TILES == 2:
+                near, far = far, _tile_of_keys(x, queries, key + 2 * TILE, D, DV, TILE)
+                high = _with_diagonals(x, into, high, queries, near, far, TILE)
     _store(into, part, head, low, D, DV, DR, TILE)
     if TILES == 2:
         _store(into, part, head, high, D, DV, DR, TILE)

@@ -75,7 +75,7 @@ def forward_kernel(
         r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, QUERIES)
         r = split_groups(r, GROUPS)
     for REGION in tl.static_range(first_region(x), 3):
-        first_key, end_key = keys_of(x, first_query, REGION, QUERIES, TILE)
+        first_key, end_key = keys_of(x, batch, head, first_query, REGION, QUERIES, TILE)
         band = x.offset + first_key - first_query - (TILE - 1)
         if x.relative_keys is not None:
             left = first_half(r, x.relative_keys, head, band, REGION, DR, TILE)

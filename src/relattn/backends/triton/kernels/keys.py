@@ -86,7 +86,7 @@ def keys_kernel(
     for member in range(0, x.group):
         head = key_head * x.group + member
         for REGION in tl.static_range(first_region(x), 3):
-            first_query, end_query = queries_of(x, first_key, REGION, TILES * TILE, TILE)
+            first_query, end_query = queries_of(x, batch, head, first_key, REGION, TILES * TILE, TILE)
             for start in tl.range(first_query, end_query, TILE, disable_licm=IN_EACH):
                 queries = load_queries(x, inputs, batch, head, start, D, DV, DR, TILE)
                 halves = first_halves(x, queries, first_key, REGION, DV, DR, TILE)

@@ -2,7 +2,7 @@
 
     dM_ij = dS_ij,    dS above the cap
 
-A program owns a tile of the mask's gradient, and walks over all tiles of pairs that read it. S and dP are computed
+A program owns a tile of the mask's gradient, and walks over the tiles of pairs that read it. S and dP are computed
 again. No sum is divided among programs, so none needs an atomic addition.
 """
 
@@ -70,7 +70,7 @@ def sum_pairs(
         for first_query in range(own_query, end_query, TILE):
             queries = load_queries(x, inputs, batch, head, first_query, D, DV, DR, TILE)
             for REGION in tl.static_range(first_region(x), 3):
-                start, end_key = keys_of(x, first_query, REGION, TILE, TILE)
+                start, end_key = keys_of(x, batch, head, first_query, REGION, TILE, TILE)
                 if into.key is not None:
                     start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
                 if start < end_key:

@@ -1,7 +1,8 @@
 """Deterministic gradients by the tables of explicit axes: a program owns neighbouring rows of one table.
 
-It walks over all pairs. Of a tile of pairs without such a row it reads only the positions. One kernel sums the tables
-of all axes: its code computes S and dP once, and only what differs from table to table lies in branches.
+It walks over all tiles that may hold a visible pair. Of a tile without such a row it reads only the positions. One
+kernel sums the tables of all axes: its code computes S and dP once, and only what differs from table to table lies in
+branches.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
@@ -131,7 +132,7 @@ def _sum_block(
         batch = head * 0 + batch_number
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(0, x.queries, TILE):
-            start, end_key = key_tiles(x, first_query, TILE, TILE)
+            start, end_key = key_tiles(x, batch, head, first_query, TILE, TILE)
             # What does not change from tile to tile is computed in each: it would spill.
             for first_key in tl.range(start, end_key, TILE, disable_licm=True):
                 u = _places_of_pairs(x, own, batch, first_query, first_key, TILE)

@@ -164,7 +164,7 @@ def walk_keys(
     row = batch * x.heads + head
     key_row = row // x.group  # of all batch elements' heads of keys
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
-    first_key, end_key = keys_of(x, first_query, REGION, GROUPS * TILE, TILE)
+    first_key, end_key = keys_of(x, batch, head, first_query, REGION, GROUPS * TILE, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
 
     # r RK^T and dO RV^T by the left half of the first band
