@@ -8,18 +8,26 @@ from torch import Tensor
 from relattn.equation.mask import Mask
 from relattn.equation.visible_blocks import SIZE
 from relattn.equation.visible_ranges import VisibleRanges
+from relattn.positions.explicit import ExplicitPositions
+from relattn.positions.positions import Positions
 from tests.test_visible_blocks import mask_of
 
 LENGTHS = (1, 7, SIZE, 2 * SIZE + 20)
 NUMBERS = torch.iinfo(torch.int64)
 
 
+def ranges_of(mask: Mask, *, has_bias: bool) -> VisibleRanges:
+    ranges = VisibleRanges.of(mask, has_bias=has_bias)
+    assert ranges is not None
+    return ranges
+
+
 def pairs_of(mask: Mask) -> np.ndarray:
     """[B, H, Lq, Lk]."""
-    seen = mask.kept()
-    assert seen is not None
+    hidden = mask.hidden()
+    assert hidden is not None
     queries, keys = mask.positions.query_length, mask.positions.key_length
-    return seen.expand(*seen.shape[:2], queries, keys).numpy()
+    return ~hidden.expand(*hidden.shape[:2], queries, keys).numpy()
 
 
 def ends(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +37,7 @@ def ends(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def check(mask: Mask, *, exact: bool, has_bias: bool = False) -> None:
     """Every range holds what its row sees; exact: and it ends there."""
-    ranges, seen = VisibleRanges.of(mask, has_bias=has_bias), pairs_of(mask)
+    ranges, seen = ranges_of(mask, has_bias=has_bias), pairs_of(mask)
     for found, rows in ((ranges.keys, seen), (ranges.queries, np.swapaxes(seen, -1, -2))):
         assert found.dtype == torch.int32 and found.shape[-2:] == (rows.shape[-2], 2)
         first, end = np.broadcast_to(found.numpy(), (*rows.shape[:-1], 2)).transpose(3, 0, 1, 2)
@@ -72,6 +80,24 @@ def test_padded_documents_end_at_the_last_key_that_is_there() -> None:
     check(mask_of(8, 8, segments=(ids, ids), key_mask=kept), exact=True)
 
 
+@pytest.mark.parametrize("limits", [(None, 0), (-2, None), (-3, 1), (2, 1), (40, None), (None, None)], ids=str)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("ordered", [True, False], ids=["in order", "in any order"])
+def test_limits_on_explicit_positions(
+    ordered: bool, rows: int, limits: tuple[int | None, int | None], rng: np.random.Generator
+) -> None:
+    """Positions of one side may be the same for the batch."""
+    places = [rng.integers(-9, 10, (number, length)) for number, length in ((rows, 50), (1, 70))]
+    query, key = (ExplicitPositions(torch.from_numpy(np.sort(one) if ordered else one)) for one in places)
+    mask = Mask(Positions(query, key, 50, 70, torch.device("cpu"), *limits))
+    if limits == (None, None):
+        assert VisibleRanges.of(mask, has_bias=False) is None
+        return
+    check(mask, exact=ordered)
+    kept = torch.from_numpy(rng.random((rows, 70)) < 0.5)
+    check(mask._replace(key_mask=kept), exact=False)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_visible_lies_inside(seed: int, rng: np.random.Generator) -> None:
     """Documents that come back, holes in a key mask, masks of pairs: all of them together."""
@@ -96,7 +122,7 @@ def test_a_mask_of_pairs_begins_and_ends_with_its_blocks(dtype: torch.dtype) -> 
     seen = torch.zeros(1, 2, 3 * SIZE, 4 * SIZE, dtype=torch.bool)
     seen[:, 0, SIZE + 5, 70] = seen[:, 0, SIZE + 9, 130] = seen[:, 1, -1, -1] = True
     pairs = seen if dtype == torch.bool else torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
-    keys, queries = VisibleRanges.of(mask_of(3 * SIZE, 4 * SIZE, pairs=pairs), has_bias=False)
+    keys, queries = ranges_of(mask_of(3 * SIZE, 4 * SIZE, pairs=pairs), has_bias=False)
     assert keys.shape == (1, 2, 3 * SIZE, 2) and queries.shape == (1, 2, 4 * SIZE, 2)
     for head, of_blocks in enumerate(([None, (1, 3), None], [None, None, (3, 4)])):
         for row, expected in zip(keys[0, head].tolist(), (one for one in of_blocks for _ in range(SIZE)), strict=True):
@@ -108,7 +134,7 @@ def test_masks_together_leave_what_every_one_leaves() -> None:
     """Padding up to key 70, and a mask of pairs that hides all keys from 128 on."""
     place = torch.arange(3 * SIZE)
     pairs = (place < 2 * SIZE).expand(1, 1, 3 * SIZE, 3 * SIZE)
-    ranges = VisibleRanges.of(mask_of(3 * SIZE, 3 * SIZE, key_mask=place[None] >= 70, pairs=pairs), has_bias=False)
+    ranges = ranges_of(mask_of(3 * SIZE, 3 * SIZE, key_mask=place[None] >= 70, pairs=pairs), has_bias=False)
     assert (ranges.keys == torch.tensor([70, 2 * SIZE])).all()
     first, end = ranges.queries[0, 0].unbind(-1)
     assert ((first < end) == (place >= 70) & (place < 2 * SIZE)).all()
@@ -119,8 +145,8 @@ def test_the_lowest_number_hides_where_nothing_else_does() -> None:
     pairs = torch.zeros(1, 1, SIZE, 2 * SIZE)
     pairs[..., SIZE:] = torch.finfo(torch.float32).min
     mask = mask_of(SIZE, 2 * SIZE, pairs=pairs)
-    assert VisibleRanges.of(mask, has_bias=False).keys[0, 0, 0].tolist() == [0, SIZE]
-    assert VisibleRanges.of(mask, has_bias=True).keys[0, 0, 0].tolist() == [0, 2 * SIZE]
+    assert ranges_of(mask, has_bias=False).keys[0, 0, 0].tolist() == [0, SIZE]
+    assert ranges_of(mask, has_bias=True).keys[0, 0, 0].tolist() == [0, 2 * SIZE]
 
 
 @pytest.mark.parametrize("kind", ["key_mask", "segments", "boolean", "float", "together"])
@@ -134,7 +160,7 @@ def test_nothing_is_read_on_the_host(kind: str) -> None:
         "boolean": {"pairs": pairs.bool()}, "float": {"pairs": pairs},
         "together": {"key_mask": kept, "segments": (ids, ids), "pairs": pairs},
     }  # fmt: skip
-    ranges = VisibleRanges.of(mask_of(200, 200, **masks[kind]), has_bias=False)
+    ranges = ranges_of(mask_of(200, 200, **masks[kind]), has_bias=False)
     heads = 3 if "pairs" in masks[kind] else 1
     assert all(each.shape[1:] == (heads, 200, 2) and each.is_meta for each in ranges)
     with pytest.raises((RuntimeError, NotImplementedError)):

@@ -17,6 +17,7 @@ from torch._C._functorch import is_batchedtensor
 
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Problem
+from relattn.equation.visible_ranges import VisibleRanges
 from relattn.interception import are_plain
 from relattn.positions.certainty import statically_true
 from relattn.positions.positions import Positions
@@ -105,19 +106,22 @@ def keys_in_reach(positions: Positions) -> tuple[int, int]:
 def within_segments(mask: Mask) -> Positions | None:
     """The positions, limited to the offsets of pairs of one segment. Reading the ids waits for their device.
 
-    None where this limits them no further, where no pair is left, where ids decrease along a side, where positions are
-    not contiguous from starts given as ints, and where ids have no numbers, as in a graph.
+    Where ids go back along a side the limits may be wider, see `visible_ranges`.
+
+    None where this limits them no further, where no pair is left, where positions are not contiguous from starts given
+    as ints, and where ids have no numbers, as in a graph.
     """
     positions = mask.positions
     if mask.segments is None or positions.known_origin is None or torch.compiler.is_compiling():
         return None
     if not are_plain(mask.segments) or any(map(is_batchedtensor, mask.segments)):
         return None
-    queries, keys = (ids.long().contiguous() for ids in mask.segments)
-    if any(bool((ids[:, 1:] < ids[:, :-1]).any()) for ids in (queries, keys)):
+    if any(ids.numel() == 0 for ids in mask.segments):
         return None
-    first, end = torch.searchsorted(keys, queries), torch.searchsorted(keys, queries, right=True)
-    seeing, query = first < end, torch.arange(queries.shape[1], device=queries.device)
+    ranges = VisibleRanges.of(Mask(positions, segments=mask.segments), has_bias=False)
+    assert ranges is not None
+    first, end = ranges.keys.unbind(-1)
+    seeing, query = first < end, torch.arange(positions.query_length, device=first.device)
     if not seeing.any():
         return None
     lowest = positions.known_origin + int((first - query)[seeing].min())

@@ -1,8 +1,8 @@
-"""Visible ranges: for each query the first key and the end of the keys that it may see under the masks that are data,
-and for each key the same of queries.
+"""Visible ranges: for each query the first key and the end of the keys that it may see under what is data: masks, and
+limits on explicit positions. For each key the same of queries.
 
-A pair outside of a range is hidden; inside, a pair may be hidden, too. For segments whose ids never go back along a
-side, and for padding at either end, a range begins and ends at visible pairs. Causality, windows and positions are
+A pair outside of a range is hidden; inside, a pair may be hidden, too. Where ids or positions never go back along a
+side, and for padding at either end, a range begins and ends at visible pairs. Limits on contiguous positions are
 arithmetic and stand elsewhere.
 """
 
@@ -17,29 +17,46 @@ from torch import Tensor
 
 from relattn.equation.mask import Mask
 from relattn.equation.visible_blocks import NOTHING, SIZE, blocks_of_pairs
+from relattn.positions.positions import Positions
 
 
 class VisibleRanges(NamedTuple):
     """The first that may be seen, and the one after the last: of keys for each query, of queries for each key. Where
-    nothing is visible, the first is not below the end.
+    nothing is visible, the end is 0.
     """
 
     keys: Int32[Tensor, "#B #Hq Lq 2"]
     queries: Int32[Tensor, "#B #Hq Lk 2"]
 
     @classmethod
-    def of(cls, mask: Mask, *, has_bias: bool) -> VisibleRanges:
-        """Of a mask that has a key mask, segments or a mask of pairs. Nothing waits for the device.
+    def of(cls, mask: Mask, *, has_bias: bool) -> VisibleRanges | None:
+        """None where no data hides a pair. Nothing waits for the device. No axis of the mask is empty.
 
         Time O(L log L), and memory linear in the lengths, but for one read of a mask of pairs, whose ranges begin and
         end with blocks of SIZE. has_bias: as in `Blocks.of`.
         """
         sides = []
+        if mask.positions.origin is None and mask.limits_positions():
+            sides.append(_of_positions(mask.positions))
         if mask.key_mask is not None or mask.segments is not None:
             sides.append(_of_ids(mask))
         if mask.pairs is not None:
             sides.append(_of_pairs(mask, has_bias=has_bias))
-        return cls(*map(_intersection, zip(*sides, strict=True)))
+        return cls(*map(_intersection, zip(*sides, strict=True))) if sides else None
+
+
+def _of_positions(positions: Positions) -> tuple[Int32[Tensor, "#B 1 Lq 2"], Int32[Tensor, "#B 1 Lk 2"]]:
+    """By the limits of key position - query position."""
+    queries, keys = positions.query_positions(), positions.key_positions()
+    rows = max(len(side) if side.dim() == 2 else 1 for side in (queries, keys))
+    queries, keys = (side.expand(rows, -1).contiguous() for side in (queries, keys))
+    numbers = torch.iinfo(torch.int64)
+    low, high = torch.full_like(queries, numbers.min), torch.full_like(queries, numbers.max)
+    if positions.lowest is not None:
+        low = queries + positions.lowest
+    if positions.highest is not None:
+        high = queries + positions.highest
+    return _of_numbers(keys, keys, low, high), _of_numbers(high, low, keys, keys)
 
 
 def _of_ids(mask: Mask) -> tuple[Int32[Tensor, "B 1 Lq 2"], Int32[Tensor, "B 1 Lk 2"]]:
@@ -88,8 +105,8 @@ def _of_blocks(sees: Bool[Tensor, "*B m n"], length: int) -> Int32[Tensor, "*B l
 
 
 def _intersection(ranges: tuple[Int32[Tensor, "#B #Hq L 2"], ...]) -> Int32[Tensor, "#B #Hq L 2"]:
-    """What lies in all of them."""
-    if len(ranges) == 1:
-        return ranges[0]
+    """What lies in all of them; an empty range begins after all others, and ends before them."""
     firsts, ends = zip(*(each.unbind(-1) for each in ranges), strict=True)
-    return torch.stack((reduce(torch.maximum, firsts), reduce(torch.minimum, ends)), dim=-1)
+    first, end = reduce(torch.maximum, firsts), reduce(torch.minimum, ends)
+    empty = first >= end
+    return torch.stack((first.masked_fill(empty, torch.iinfo(torch.int32).max), end.masked_fill(empty, 0)), dim=-1)

@@ -42,7 +42,7 @@ def backward(
         group = _GroupGradients(Group.of(call, heads), sums)
         for queries in query_tiles(problem, sizes):
             tile = _TileGradients(group, queries, answers)
-            for keys in key_chunks(problem, sizes, heads.batch, queries):
+            for keys in key_chunks(problem, sizes, call.ranges, heads, queries):
                 tile.add(keys, dropout)
             tile.write()
         group.write()

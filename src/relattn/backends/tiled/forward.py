@@ -27,7 +27,7 @@ def forward(problem: Problem, sizes: TileSizes, seed: Seed) -> Forward:
         for queries in query_tiles(problem, sizes):
             tile = QueryTile.of(group, queries)
             rows = _Rows(tile)
-            for keys in key_chunks(problem, sizes, heads.batch, queries):
+            for keys in key_chunks(problem, sizes, call.ranges, heads, queries):
                 scores = tile.scores(keys)
                 if scores is not None:
                     rows.add(scores, keys, dropout)

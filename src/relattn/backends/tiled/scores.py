@@ -29,6 +29,7 @@ from relattn.equation.key_bias import lowered
 from relattn.equation.mask import Mask
 from relattn.equation.problem import TABLES, Differentiable, Problem
 from relattn.equation.visibility import Visibility, with_zeros
+from relattn.equation.visible_ranges import VisibleRanges
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.positions import Positions
 
@@ -39,7 +40,8 @@ class Call:
 
     bands: the band of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: the
         pairs that causality and window hide in a tile, by the offset, height and width of the part that they cross.
-        visibility: the keys that some query sees, and the queries that see some key. key_bias: a [B, Hq, Lk] and c [B,
+        visibility: the keys that some query sees, and the queries that see some key. ranges: the keys that each query
+        may see by what is data; None where no data hides a pair. key_bias: a [B, Hq, Lk] and c [B,
             Hq,
         Lq], views of the results of `key_bias.lowered`.
     """
@@ -50,6 +52,7 @@ class Call:
     bands: tuple[dict[str, Band], ...]
     boxes: tuple[bool, ...]
     visibility: Visibility
+    ranges: VisibleRanges | None
     key_bias: tuple[Tensor, Tensor] | None
     hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
@@ -74,12 +77,13 @@ class Call:
             for number, axis in enumerate(problem.axes)
         )
         visibility = Visibility.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
+        ranges = VisibleRanges.of(problem.mask, has_bias=problem.has_bias()) if problem.num_pairs() else None
         key_bias = None
         if problem.key_bias is not None:
             rows, num_keys = problem.query.shape[:3], problem.key.shape[2]
             a, c = lowered(problem)
             key_bias = a.expand(*rows[:2], num_keys), c.expand(rows)
-        return cls(problem, sizes, scratch, bands, of_boxes, visibility, key_bias)
+        return cls(problem, sizes, scratch, bands, of_boxes, visibility, ranges, key_bias)
 
 
 @dataclass(frozen=True)

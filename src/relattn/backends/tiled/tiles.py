@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jaxtyping import Bool
-from torch import Tensor
-
 from relattn.backends.tiled.sizes import TileSizes
-from relattn.equation.mask import all_of
+from relattn.equation.mask import tile_of
 from relattn.equation.problem import Problem
+from relattn.equation.visible_ranges import VisibleRanges
 from relattn.positions.boxes import units
 from relattn.positions.grid import GridPositions
 from relattn.positions.position import Position
@@ -46,9 +44,11 @@ def query_tiles(problem: Problem, sizes: TileSizes) -> Iterator[slice]:
         first = end
 
 
-def key_chunks(problem: Problem, sizes: TileSizes, batch: int, queries: slice) -> Iterator[slice]:
+def key_chunks(
+    problem: Problem, sizes: TileSizes, ranges: VisibleRanges | None, heads: Heads, queries: slice
+) -> Iterator[slice]:
     """The keys that any of `queries` can see, in chunks of about one size, at most that of the tile."""
-    first, end = visible_keys(problem, batch, queries)
+    first, end = visible_keys(problem, ranges, heads, queries)
     if first >= end:
         return
     chunks = -(-(end - first) // sizes.keys)
@@ -81,18 +81,13 @@ def _on_border(places: list[Position], first: int, stop: int, most: int) -> int:
     return best[1]
 
 
-def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int]:
-    """The first key that any of `queries` might see, and the key after the last. The rest is never computed.
-
-    Limits on contiguous positions are arithmetic. Explicit positions, segments and the key mask are read, one number
-    per key.
-    """
+def visible_keys(problem: Problem, ranges: VisibleRanges | None, heads: Heads, queries: slice) -> tuple[int, int]:
+    """The first key that any of `queries` might see, and the key after the last. The rest is never computed."""
     first, end = _within_limits(problem.sequence().positions, queries)
-    candidates = _candidates(problem, batch, queries, slice(first, end)) if first < end else None
-    if candidates is None:
+    if ranges is None:
         return first, end
-    found = candidates.nonzero()
-    return (first + int(found[0]), first + int(found[-1]) + 1) if len(found) else (0, 0)
+    firsts, ends = tile_of(ranges.keys, heads.batch, heads.queries, queries, slice(None)).unbind(-1)
+    return max(first, int(firsts.min())), min(end, int(ends.max()))
 
 
 def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
@@ -102,24 +97,3 @@ def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
     first = 0 if positions.lowest is None else positions.lowest - origin + queries.start
     end = positions.key_length if positions.highest is None else positions.highest - origin + queries.stop
     return max(first, 0), min(end, positions.key_length)
-
-
-def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bool[Tensor, "n"] | None:
-    """False for keys that none of the queries can see; None where this is not known for any key."""
-    explicit = problem.sequence().positions.known_origin is None
-    if not explicit and problem.mask.keeps_all():
-        return None
-    tile = problem.mask.tile(batch, slice(0, 1), queries, keys)
-    conditions = []
-    if explicit:
-        query, key = tile.positions.query_positions(), tile.positions.key_positions()
-        if tile.positions.lowest is not None:
-            conditions.append(key >= query.min() + tile.positions.lowest)
-        if tile.positions.highest is not None:
-            conditions.append(key <= query.max() + tile.positions.highest)
-    if tile.segments is not None:
-        query_ids, key_ids = (ids[0] for ids in tile.segments)
-        conditions.append((key_ids >= query_ids.min()) & (key_ids <= query_ids.max()))
-    if tile.key_mask is not None:
-        conditions.append(tile.key_mask[0])
-    return all_of(conditions)

@@ -55,11 +55,10 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
 
 
 def _visible(problem: Problem) -> VisibleRanges | None:
-    """None without a mask that is data, for few pairs, and where the keys are few."""
-    mask = problem.mask
-    if mask.keeps_all() or problem.key.shape[2] <= SIZE or problem.num_pairs() < PAIRS_OF_RANGES:
+    """None where no data hides a pair, for few pairs, and where the keys are few."""
+    if problem.key.shape[2] <= SIZE or problem.num_pairs() < PAIRS_OF_RANGES:
         return None
-    return VisibleRanges.of(mask, has_bias=problem.has_bias())
+    return VisibleRanges.of(problem.mask, has_bias=problem.has_bias())
 
 
 def _explicit_axis(axis: Axis, number: int, dtype: torch.dtype) -> ExplicitAxis:
