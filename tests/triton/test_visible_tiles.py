@@ -101,7 +101,8 @@ MASKS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
         } | padded(150, (0, 149), (33, 150)),
     ),
     "a start that is a tensor": (
-        SMALL | {"tables": TABLES[:1], "highest": 0}, lambda: documents((30, 40), (64, 6)),
+        SMALL | {"tables": TABLES[:1], "highest": 0},
+        lambda: documents((30, 40), (64, 6)) | {"query_segments": torch.stack([ids(50, 20), ids(40, 30)])},
     ),
     "rows of another axis": (
         SMALL | {"lengths": (40, 40), "tables": (), "axes": ({"number": 1},)}, lambda: documents((30, 10), (17, 23)),
