@@ -42,7 +42,10 @@ class VisibleRanges(NamedTuple):
             sides.append(_of_ids(mask))
         if mask.pairs is not None:
             sides.append(_of_pairs(mask, has_bias=has_bias))
-        return cls(*map(_intersection, zip(*sides, strict=True))) if sides else None
+        if not sides:
+            return None
+        lengths = mask.positions.key_length, mask.positions.query_length
+        return cls(*map(_intersection, zip(*sides, strict=True), lengths))
 
 
 def _of_positions(positions: Positions) -> tuple[Int32[Tensor, "#B 1 Lq 2"], Int32[Tensor, "#B 1 Lk 2"]]:
@@ -104,9 +107,9 @@ def _of_blocks(sees: Bool[Tensor, "*B m n"], length: int) -> Int32[Tensor, "*B l
     return of_blocks.unsqueeze(-2).expand(*of_blocks.shape[:-1], SIZE, 2).flatten(-3, -2)[..., :length, :]
 
 
-def _intersection(ranges: tuple[Int32[Tensor, "#B #Hq L 2"], ...]) -> Int32[Tensor, "#B #Hq L 2"]:
-    """What lies in all of them; an empty range begins after all others, and ends before them."""
+def _intersection(ranges: tuple[Int32[Tensor, "#B #Hq L 2"], ...], length: int) -> Int32[Tensor, "#B #Hq L 2"]:
+    """What lies in all of them; an empty range begins after all `length` elements, and ends before them."""
     firsts, ends = zip(*(each.unbind(-1) for each in ranges), strict=True)
     first, end = reduce(torch.maximum, firsts), reduce(torch.minimum, ends)
     empty = first >= end
-    return torch.stack((first.masked_fill(empty, torch.iinfo(torch.int32).max), end.masked_fill(empty, 0)), dim=-1)
+    return torch.stack((first.masked_fill(empty, length), end.masked_fill(empty, 0)), dim=-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relattn.equation.key_bias import lowered
 from relattn.equation.problem import Axis, Problem
-from relattn.equation.visibility import Visibility
+from relattn.equation.visibility import Visibility, with_zeros
 from relattn.equation.visible_blocks import PAIRS_TO_READ, SIZE, Blocks
 from relattn.positions.grid import GridPositions
 from relattn.positions.position import Position
@@ -61,9 +61,10 @@ class Inputs(NamedTuple):
     key_shift: Tensor | None
 
     @classmethod
-    def of(cls, problem: Problem, *, few: bool = False) -> Inputs:
-        """The inputs of a problem, with zeros in place of its padding.
+    def of(cls, problem: Problem, *, forward: bool = False, few: bool = False) -> Inputs:
+        """The inputs of a problem, with zeros in place of its padding where its content would matter.
 
+        forward: for the forward pass, where a hidden score becomes -inf whatever it was, and only 0 * v remains.
         few: of one with few queries; its kernels skip keys that no query sees.
         """
         lanes, dtype, mask = LANES, torch.float32, problem.mask
@@ -75,7 +76,10 @@ class Inputs(NamedTuple):
             seen = Visibility.of(mask, problem.query.shape[0], problem.key.shape[1])
             if seen.keys is not None or seen.queries is not None:
                 seen = Visibility(*(None if side is None or side.all() else side for side in seen))
-                problem = seen.cleaned(problem)
+                if not forward:
+                    problem = seen.cleaned(problem)
+                elif seen.keys is not None and not problem.value.sum(dtype=dtype).isfinite():
+                    problem = problem.replace(value=with_zeros(problem.value, seen.keys))
         query_segments, key_segments = mask.segments or (None, None)
         explicit, key_bias, key_shift = mask.pairs, None, None
         if explicit is not None and explicit.dtype != torch.bool:

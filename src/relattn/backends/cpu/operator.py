@@ -45,7 +45,7 @@ def attend(problem: Problem, seed: Seed, *, return_lse: bool, for_backward: bool
     """
     rows, width = problem.query.shape[:3], problem.value.shape[3]
     few = has_few_queries(problem) and not for_backward
-    inputs = Inputs.of(problem, few=few)
+    inputs = Inputs.of(problem, forward=True, few=few)
     output = torch.empty((*rows, inputs.value.shape[3]), **FLOATS)
     lse = torch.empty(rows, **FLOATS) if return_lse else None
     maximum, total = (torch.empty(rows, **FLOATS), torch.empty(rows, **FLOATS)) if for_backward else (None, None)

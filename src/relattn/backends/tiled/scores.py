@@ -40,10 +40,9 @@ class Call:
 
     bands: the band of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: the
         pairs that causality and window hide in a tile, by the offset, height and width of the part that they cross.
-        visibility: the keys that some query sees, and the queries that see some key. ranges: the keys that each query
-        may see by what is data; None where no data hides a pair. key_bias: a [B, Hq, Lk] and c [B,
-            Hq,
-        Lq], views of the results of `key_bias.lowered`.
+    visibility: the keys that some query sees, and the queries that see some key. ranges: the keys that each query may
+        see by what is data; None where no data hides a pair.
+    key_bias: a [B, Hq, Lk] and c [B, Hq, Lq], views of the results of `key_bias.lowered`.
     """
 
     problem: Problem
