@@ -115,8 +115,7 @@ have no relative term that is changed.
 """
 
 BATCHES = {
-    "t5-padded": Subject("T5-base, encoder, padded", text.t5, text.padded, (512, 1024), "tokens x 4"),
-    "gemma2-padded": Subject("Gemma 2 2B, padded", text.gemma2, text.padded, (512,), "tokens x 4"),
-    "gemma2-packed": Subject("Gemma 2 2B, 8 documents packed", text.gemma2, text.packed, (1024, 2048)),
+    "t5-padded": Subject("T5-base, encoder, padded", text.t5, text.padded, (512,), "tokens x 4"),
+    "gemma2-packed": Subject("Gemma 2 2B, 8 documents packed", text.gemma2, text.packed, (1024,)),
 }
 """The same models with inputs that hide pairs."""
