@@ -167,3 +167,14 @@ def test_no_more_is_widened_than_allowed(monkeypatch, heads_at_once: int) -> Non
             query, key, value, encoding=relattn.AlibiBias(HEADS), query_position=KEYS - 1, backend="dense"
         )
     assert written.most[0] <= max(allowed, 3 * HEADS * KEYS), written.most
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_no_key_in_reach_gives_zeros(grad: bool) -> None:
+    """The strip of biases has a column, though no key is left."""
+    query, key = torch.randn(1, 4, 24, 8, requires_grad=grad), torch.randn(1, 4, 17, 8)
+    with torch.set_grad_enabled(grad):
+        output = relattn.relative_attention(
+            query, key, key, encoding=relattn.T5Bias(4), is_causal=True, key_position=37, backend="dense"
+        )
+    assert output.eq(0).all()

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from relattn import OffsetTable, RelativeEmbedding, relative_attention
+from relattn import OffsetTable, RelativeEmbedding, call, relative_attention
 from relattn.backends.cpu.inputs import Inputs
 from relattn.equation.problem import Problem
 from tests.requests import request_of
@@ -50,6 +51,26 @@ def test_long_packed_documents_have_the_rows_of_the_longest(ids: Callable[[Tenso
     segments = ids(torch.arange(512))[None]
     table = table_of(request_of(*packed, encoding=RelativeEmbedding(8, LONG), segment_ids=segments).problem)
     assert (table.first, table.num_rows) == (-reach, 2 * reach + 1)
+
+
+def test_ids_of_a_trace_are_not_read() -> None:
+    packed, ids = [torch.randn(1, 4, 512, 8) for _ in range(3)], torch.arange(512)[None] // 128
+    encoding = RelativeEmbedding(8, LONG)
+
+    def attend(ids: Tensor) -> Tensor:
+        return relative_attention(*packed, encoding=encoding, segment_ids=ids, backend="dense")
+
+    traced = make_fx(attend)(ids)
+    for other in (ids, ids % 2):
+        torch.testing.assert_close(traced(other), attend(other))
+
+
+def test_one_query_reads_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of decoding has few rows to leave out."""
+    monkeypatch.setattr(call, "within_segments", lambda mask: pytest.fail("the ids were read"))
+    query, key, value = drawn(1, 2048)
+    ids = torch.zeros(2, 1, dtype=torch.int64), torch.arange(2048).expand(2, -1) // 500
+    relative_attention(query, key, value, encoding=RelativeEmbedding(8, LONG), segment_ids=ids)
 
 
 def test_another_axis() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +25,8 @@ MASKS: dict[str, dict[str, Any]] = {
     "two sides": {"segment_ids": (IDS, IDS.int())},
     "pairs": {"attn_mask": IDS[0, :, None] == IDS[0]},
     "pairs of heads": {"attn_mask": (IDS[0, :, None] == IDS[0]).expand(2, HEADS, -1, -1)},
+    "a row of pairs": {"attn_mask": KEPT[1]},
+    "one number for all pairs": {"attn_mask": torch.tensor(True)},
     "a float mask": {"attn_mask": torch.zeros(LENGTH, LENGTH).masked_fill(IDS[0, :, None] != IDS[0], -torch.inf)},
     "all": {"key_mask": KEPT, "segment_ids": IDS, "attn_mask": torch.ones(2, 1, 1, LENGTH).bool()},
 }
@@ -58,11 +63,16 @@ def test_answers_and_gradients_are_those_of_a_call_alone(masks: str, backend: st
         assert torch.equal(alone, shared)
 
 
-def test_axes_before_the_heads() -> None:
-    masks: dict[str, Any] = {"key_mask": KEPT.view(1, 2, LENGTH), "segment_ids": IDS.reshape(1, 2, LENGTH)}
-    leaves = inputs(1, 2)
-    expected = relative_attention(*leaves, **masks)
-    assert torch.equal(relative_attention(*leaves, **masks, visible_blocks=VisibleBlocks(**masks)), expected)
+@pytest.mark.parametrize(("batch", "of_pairs"), [((), ()), ((1, 2), (2, HEADS)), ((3, 2), (2, 1)), ((3, 2), (3, 1, 1))])
+def test_axes_before_the_heads(batch: tuple[int, ...], of_pairs: tuple[int, ...]) -> None:
+    masks: dict[str, Any] = {
+        "key_mask": KEPT[1].expand(*batch, LENGTH), "segment_ids": IDS[0].expand(*batch, LENGTH),
+        "attn_mask": torch.ones(*of_pairs, LENGTH, LENGTH).tril() > 0,
+    }  # fmt: skip
+    leaves = inputs(*batch)
+    expected = relative_attention(*leaves, **masks, backend="native")
+    shared = relative_attention(*leaves, **masks, backend="native", visible_blocks=VisibleBlocks(**masks))
+    assert torch.equal(shared, expected)
 
 
 @pytest.mark.parametrize("masks", MASKS)
@@ -95,14 +105,17 @@ def test_a_layer_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
         layer(features, cache=KVCache(), key_mask=KEPT, visible_blocks=blocks)
 
 
-def test_a_graph_finds_its_own() -> None:
-    leaves, blocks = inputs(2), VisibleBlocks(key_mask=KEPT)
+def test_a_graph_finds_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves, blocks, found = inputs(2), VisibleBlocks(key_mask=KEPT), counted(monkeypatch)
 
     def attend(key_mask: Tensor, blocks: VisibleBlocks | None) -> Tensor:
         return relative_attention(*leaves, key_mask=key_mask, visible_blocks=blocks, backend="native")
 
     compiled = torch.compile(attend, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(KEPT, blocks), attend(KEPT, None))
+    found.clear()
+    compiled(KEPT, blocks)
+    assert found == ["_of_keys"]
 
 
 def test_masks_that_are_empty() -> None:
@@ -140,10 +153,47 @@ def test_another_object_is_refused() -> None:
         relative_attention(*inputs(2), key_mask=KEPT, visible_blocks=KEPT)  # pyright: ignore[reportArgumentType]
 
 
-def test_masks_of_inference_mode() -> None:
+def test_items_of_a_list_are_those_that_it_was_made_of() -> None:
+    ids = [IDS, IDS]
+    blocks = VisibleBlocks(segment_ids=ids)  # pyright: ignore[reportArgumentType]
+    relative_attention(*inputs(2), segment_ids=ids, visible_blocks=blocks)  # pyright: ignore[reportArgumentType]
+    ids[0] = IDS.flip(-1)
+    with pytest.raises(ValueError, match="visible_blocks: got those of another segment_ids"):
+        relative_attention(*inputs(2), segment_ids=ids, visible_blocks=blocks)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copy", "pickle"]
+)
+def test_a_copy_finds_its_own(copied: Callable[[Any], Any]) -> None:
+    """However often the original's mask was changed before and the copy's after."""
+    kept = KEPT.clone()
+    for _ in range(2):
+        kept[0, 3] = False
+    blocks = VisibleBlocks(key_mask=kept)
+    leaves = inputs(2)
+    relative_attention(*leaves, key_mask=kept, visible_blocks=blocks, backend="native")
+    kept, blocks = copied((kept, blocks))
+    assert blocks.key_mask is kept
+    kept[0] = False
+    shared = relative_attention(*leaves, key_mask=kept, visible_blocks=blocks, backend="native")
+    assert torch.equal(shared, relative_attention(*leaves, key_mask=kept, backend="native"))
+
+
+def test_a_mask_of_inference_mode_may_change() -> None:
+    """Each call finds its own."""
     with torch.inference_mode():
         kept = KEPT.clone()
-        blocks = VisibleBlocks(key_mask=kept)
-        query, key, value = inputs(2)
-        shared = relative_attention(query, key, value, key_mask=kept, visible_blocks=blocks)
-        assert torch.equal(shared, relative_attention(query, key, value, key_mask=kept))
+        blocks, leaves = VisibleBlocks(key_mask=kept), inputs(2)
+        for _ in range(2):
+            kept.logical_not_()
+            shared = relative_attention(*leaves, key_mask=kept, visible_blocks=blocks, backend="native")
+            assert torch.equal(shared, relative_attention(*leaves, key_mask=kept, backend="native"))
+
+
+def test_training_after_a_call_in_inference_mode() -> None:
+    blocks, leaves = VisibleBlocks(key_mask=KEPT), inputs(2)
+    with torch.inference_mode():
+        relative_attention(*leaves, key_mask=KEPT, visible_blocks=blocks, backend="native")
+    relative_attention(*leaves, key_mask=KEPT, visible_blocks=blocks, backend="native").sum().backward()
+    assert leaves[0].grad is not None

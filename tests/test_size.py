@@ -2,8 +2,8 @@
 
 The aim is 21,000 lines, of which 15,500 are code. A change that raises the bounds says by how much and why. Visible
 blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 430 and 290.
-Visible ranges on the Triton kernels: 165 and 95. Visible parts of the ring: 246 and 140. Blocks that calls share, ranges
-of explicit positions, and shares of the backward pass by their blocks: 234 and 173.
+Visible ranges on the Triton kernels: 165 and 95. Visible parts of the ring: 246 and 140. Blocks that calls share,
+ranges of explicit positions, and shares of the backward pass by their blocks: 244 and 178.
 """
 
 import ast
@@ -14,7 +14,7 @@ import pytest
 
 from tests.reach import ROOT
 
-MOST_LINES, MOST_CODE = 28_255, 19_200
+MOST_LINES, MOST_CODE = 28_265, 19_205
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

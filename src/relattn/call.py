@@ -32,8 +32,8 @@ from relattn.positions.positions import Positions, Window, limits
 
 NOTHING = ScoreTerms()
 """The terms of attention without an encoding."""
-LONG = 1024
-"""The queries and keys of a long row of documents."""
+LONG = 512
+"""The queries, and the keys, of a long row of documents."""
 
 
 class Request(NamedTuple):
@@ -231,10 +231,10 @@ def _mask(
 
 
 def _are_long(query_ids: Int[Tensor, "B Lq"], key_ids: Int[Tensor, "B Lk"]) -> bool:
-    """Whether a look at the ids, on a CPU, costs less than the rows of tables that it may leave out."""
+    """Whether a look at the ids, on a CPU, costs little beside the pairs, and may leave out rows of tables."""
     if torch.compiler.is_compiling() or key_ids.device.type != "cpu":
         return False
-    return query_ids.shape[1] + key_ids.shape[1] >= LONG
+    return min(query_ids.shape[1], key_ids.shape[1]) >= LONG
 
 
 def _blocks(options: Options, batch: tuple[int, ...]) -> Blocks | None:

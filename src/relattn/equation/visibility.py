@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
 
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Problem
 from relattn.equation.visible_ranges import VisibleRanges
-from relattn.interception import are_plain
+from relattn.interception import is_intercepted
 from relattn.positions.certainty import statically_true
 from relattn.positions.positions import Positions
 
@@ -109,14 +108,12 @@ def within_segments(mask: Mask) -> Positions | None:
     Where ids go back along a side the limits may be wider, see `visible_ranges`.
 
     None where this limits them no further, where no pair is left, where positions are not contiguous from starts given
-    as ints, and where ids have no numbers, as in a graph.
+    as ints, and where something watches the ids, as a graph does.
     """
     positions = mask.positions
-    if mask.segments is None or positions.known_origin is None or torch.compiler.is_compiling():
+    if mask.segments is None or positions.known_origin is None:
         return None
-    if not are_plain(mask.segments) or any(map(is_batchedtensor, mask.segments)):
-        return None
-    if any(ids.numel() == 0 for ids in mask.segments):
+    if is_intercepted(mask.segments) or any(ids.numel() == 0 for ids in mask.segments):
         return None
     ranges = VisibleRanges.of(Mask(positions, segments=mask.segments), has_bias=False)
     assert ranges is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int, Int64, UInt8
@@ -60,18 +60,28 @@ class VisibleBlocks:
     A long call with masks finds it for itself, which reads a mask of pairs once more. The layers of a model share it
     where each of them gets the same object. A kernel that skips what sees nothing uses it; answers never depend on it.
 
-    attn_mask, key_mask, segment_ids: as in `relative_attention`. A call is given the same tensors beside it. Its
-    numbers are read when the first call comes.
+    attn_mask, key_mask, segment_ids: as in `relative_attention`. A call is given the same tensors beside it. They are
+    read when the first call comes. A later change is refused, but for one through `.data`, which PyTorch does not
+    count. Masks that were made in inference mode count no change at all: of them each call finds its own.
     """
 
     attn_mask: AttentionMask | None = None
     key_mask: Bool[Tensor, "*B Lk"] | None = None
     segment_ids: Segments | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.segment_ids, list):  # whose items could be others in the next call
+            object.__setattr__(self, "segment_ids", tuple(self.segment_ids))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The masks alone: the changes of a copy are counted anew."""
+        return {name: value for name, value in vars(self).items() if name != "_found"}
+
     def of(
         self, attn_mask: AttentionMask | None, key_mask: Bool[Tensor, "*B Lk"] | None, segment_ids: Segments | None
     ) -> Blocks | None:
-        """The blocks of a call's masks, with its axes *B; None where something watches these masks, or one is empty.
+        """The blocks of a call's masks, with its axes *B; None where something watches these masks, where no change of
+        one would be counted, and where one is empty.
 
         Raises ValueError: for masks that are not those of the object, or have changed since it was first used.
         """
@@ -82,7 +92,7 @@ class VisibleBlocks:
                     f"visible_blocks: got those of another {name} than the call's; expected relattn.VisibleBlocks of "
                     "the same tensors"
                 )
-        if is_intercepted(own) or any(mask is not None and mask.numel() == 0 for mask in own):
+        if is_intercepted(own) or any(mask is not None and (mask.is_inference() or not mask.numel()) for mask in own):
             return None
         blocks, versions = self._found
         if versions != _versions(own):
@@ -100,11 +110,12 @@ class VisibleBlocks:
     def _found(self) -> tuple[Blocks, list[int]]:
         """The blocks, and how often each mask had been changed when they were found."""
         pairs, kept, _, ids = self._masks
-        blocks = Blocks(
-            None if kept is None else _of_keys(kept),
-            None if ids is None else _of_ids(ids),
-            None if pairs is None else _of_pairs(pairs, alone=False),
-        )
+        with torch.inference_mode(False):  # else no later call could train with them
+            blocks = Blocks(
+                None if kept is None else _of_keys(kept),
+                None if ids is None else _of_ids(ids),
+                None if pairs is None else _of_pairs(pairs[(None,) * (2 - pairs.dim())], alone=False),
+            )
         return blocks, _versions(self._masks)
 
 
@@ -115,8 +126,8 @@ def _sides(segment_ids: Segments | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _versions(masks: tuple[Tensor | None, ...]) -> list[int]:
-    """How often each mask was changed in place; torch does not count it in inference mode."""
-    return [mask._version for mask in masks if mask is not None and not mask.is_inference()]
+    """How often each mask was changed in place."""
+    return [mask._version for mask in masks if mask is not None]
 
 
 def _of_keys(key_mask: Bool[Tensor, "*B Lk"]) -> UInt8[Tensor, "*B blocks"]:

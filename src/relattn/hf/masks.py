@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from relattn.equation.mask import AttentionMask, Segments
-from relattn.equation.visible_blocks import PAIRS_TO_READ, VisibleBlocks
+from relattn.equation.visible_blocks import SIZE, VisibleBlocks
 from relattn.errors import UnsupportedError
 from relattn.positions.position import PositionLike, PositionsLike
 from relattn.positions.positions import Window
@@ -81,18 +81,17 @@ class MaskStructure:
 
     def keywords(self) -> dict[str, Any]:
         """As arguments of `relative_attention`."""
-        return {name: getattr(self, name) for name in ARGUMENTS} | {"visible_blocks": self._visible_blocks}
+        keywords = {name: getattr(self, name) for name in ARGUMENTS}
+        return keywords if torch.compiler.is_compiling() else keywords | {"visible_blocks": self._visible_blocks}
 
     @cached_property
     def _visible_blocks(self) -> VisibleBlocks | None:
-        """For all layers that get this structure; None for small masks, in a graph, and for a float mask, of which one
-        call can tell more.
+        """For all layers that get this structure; None for few keys, and for a float mask, of which one call can tell
+        more.
         """
-        if torch.compiler.is_compiling():
-            return None
-        pairs, (queries, keys) = self.attn_mask, self.lengths
+        pairs = self.attn_mask
         is_float = pairs is not None and pairs.dtype != torch.bool
-        if is_float or queries * keys < PAIRS_TO_READ or (pairs is self.key_mask is self.segment_ids is None):
+        if is_float or self.lengths[1] <= SIZE or (pairs is self.key_mask is self.segment_ids is None):
             return None
         return VisibleBlocks(pairs, self.key_mask, self.segment_ids)
 

@@ -44,8 +44,8 @@ class Inputs(NamedTuple):
 
     Tables are contiguous [H, R, width]; a bias [H, R]. All of them are float32, and their widths multiples of LANES.
     For few queries widths stay as they are, and keys and values in half precision if both have the same. blocks: None
-    without a mask, where all keys are one block, and for few pairs. key_bias a [B, Hq, Lk] and key_shift c [B, Hq, Lq]:
-    views of the results of `equation.key_bias.lowered`.
+    without a mask; if the caller gives none, also where all keys are one block, and for few pairs. key_bias a [B, Hq,
+    Lk] and key_shift c [B, Hq, Lq]: views of the results of `equation.key_bias.lowered`.
     """
 
     query: Tensor

@@ -113,7 +113,7 @@ def _narrowest(num_rows: int, num_columns: int, collects: bool) -> int:
     """The width of the narrowest strip from which num_rows x num_columns pairs can be read, or laid into without
     overlap.
     """
-    return num_columns + 1 if collects and num_rows > 1 else num_columns
+    return max(num_columns + 1 if collects and num_rows > 1 else num_columns, 1)
 
 
 class _Margins(NamedTuple):

@@ -10,14 +10,14 @@ struct Shares {
   Index first[SLOTS + 1];  // the key heads first[n] .. first[n + 1] - 1 are share n
 
   // Where blocks say what is visible, a head costs the tiles of query_block x key_block pairs that it computes, and its
-  // blocks of keys; else all heads cost the same.
+  // blocks of keys; else, and where there is one share, all heads cost the same.
   Shares(const Call& call, Index slots, Index query_block, Index key_block) {
     const Index heads = call.batch * call.key_heads;
     const bool alike = !call.pair_blocks || !call.pair_blocks_head;  // the heads of a batch element
     Index latest = -1, its_cost = 1;
     const auto cost = [&](Index n) {
       const Index which = alike ? n / call.key_heads * call.key_heads : n;
-      if (call.has_blocks() && which != latest)
+      if (slots > 1 && call.has_blocks() && which != latest)
         latest = which,
         its_cost = cost_of(call, which / call.key_heads, which % call.key_heads, query_block, key_block);
       return its_cost;

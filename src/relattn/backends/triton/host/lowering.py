@@ -40,6 +40,7 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
     else:
         on_sequence = _terms(first, dtype) | limits | {"offset": positions.origin}
     segments = mask.segments or (None, None)
+    hides_by_data = positions.origin is None or not mask.key_mask is mask.segments is mask.pairs is None
     key_bias, key_shift = (None, None) if problem.key_bias is None else _key_bias(problem)
     explicit = mask.pairs
     if explicit is not None and explicit.dtype == torch.float64:
@@ -50,7 +51,7 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
         explicit_mask=explicit, key_bias=key_bias, key_shift=key_shift, seed=seed,
         part=problem.dropout_origin(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
         in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype, is_explicit=bool(axes)),
-        for_backward=problem.for_backward, visible=_visible(problem), axes=tuple(axes),
+        for_backward=problem.for_backward, visible=_visible(problem) if hides_by_data else None, axes=tuple(axes),
     )  # fmt: skip
 
 

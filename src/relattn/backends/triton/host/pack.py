@@ -159,7 +159,6 @@ def _mask(call: Call, axes: tuple[ExplicitAxisArgs, ...]) -> Mask:
     query_ids, key_ids = call.query_segments, call.key_segments
     query_ids = None if query_ids is None else query_ids.contiguous()
     key_ids = None if key_ids is None else key_ids.contiguous()
-    visible_keys, visible_queries = call.visible or (None, None)
     boolean = None if call.explicit_mask is None or call.adds_mask else call.explicit_mask.view(torch.uint8)
     return Mask(
         lowest=lowest,
@@ -172,13 +171,13 @@ def _mask(call: Call, axes: tuple[ExplicitAxisArgs, ...]) -> Mask:
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
         pairs=None if boolean is None else pairs(call, boolean),
         explicit_limits=_explicit_limits(call, axes) if axes else None,
-        visible_keys=_ranges(call, visible_keys),
-        visible_queries=_ranges(call, visible_queries),
+        visible_keys=None if call.visible is None else _ranges(call, call.visible.keys),
+        visible_queries=None if call.visible is None else _ranges(call, call.visible.queries),
     )
 
 
-def _ranges(call: Call, ranges: Int32[Tensor, "#B #Hq L 2"] | None) -> Rows | None:
-    return None if ranges is None else rows(ranges.expand(*call.query.shape[:2], -1, -1))
+def _ranges(call: Call, ranges: Int32[Tensor, "#B #Hq L 2"]) -> Rows:
+    return rows(ranges.expand(*call.query.shape[:2], -1, -1))
 
 
 def _limits(call: Call) -> tuple[int | None, int | None]:
