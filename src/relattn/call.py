@@ -164,11 +164,10 @@ def request(
     if type(dropout_p) is not float or not 0.0 <= dropout_p <= 1.0:
         dropout_p = check_probability("dropout_p", dropout_p)
     scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else check_scale(scale)
-    mask, closer = _mask(options, places.sequence, batch, query, key), None
+    mask = _mask(options, places.sequence, batch, query, key)
     if mask.segments is not None and encoding is not None and _are_long(*mask.segments):
-        closer = within_segments(mask)
-    if closer is not None:
-        places, mask = Places(closer, places.others), mask._replace(positions=closer)
+        closest = within_segments(mask) or mask.positions
+        places, mask = Places(closest, places.others), mask._replace(positions=closest)
     terms, callers_key, closer = NOTHING, key, None
     try:
         if isinstance(encoding, ScoreTerms):

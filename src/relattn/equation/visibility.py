@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Problem
-from relattn.equation.visible_ranges import VisibleRanges
+from relattn.equation.visible_ranges import ranges_of_numbers
 from relattn.interception import is_intercepted
 from relattn.positions.certainty import statically_true
 from relattn.positions.positions import Positions
@@ -115,9 +115,8 @@ def within_segments(mask: Mask) -> Positions | None:
         return None
     if is_intercepted(mask.segments) or any(ids.numel() == 0 for ids in mask.segments):
         return None
-    ranges = VisibleRanges.of(Mask(positions, segments=mask.segments), has_bias=False)
-    assert ranges is not None
-    first, end = ranges.keys.unbind(-1)
+    queries, keys = (ids.long().contiguous() for ids in mask.segments)
+    first, end = ranges_of_numbers(keys, keys, queries, queries).unbind(-1)
     seeing, query = first < end, torch.arange(positions.query_length, device=first.device)
     if not seeing.any():
         return None

@@ -59,7 +59,7 @@ def _of_positions(positions: Positions) -> tuple[Int32[Tensor, "#B 1 Lq 2"], Int
         low = queries + positions.lowest
     if positions.highest is not None:
         high = queries + positions.highest
-    return _of_numbers(keys, keys, low, high), _of_numbers(high, low, keys, keys)
+    return ranges_of_numbers(keys, keys, low, high), ranges_of_numbers(high, low, keys, keys)
 
 
 def _of_ids(mask: Mask) -> tuple[Int32[Tensor, "B 1 Lq 2"], Int32[Tensor, "B 1 Lk 2"]]:
@@ -76,10 +76,10 @@ def _of_ids(mask: Mask) -> tuple[Int32[Tensor, "B 1 Lq 2"], Int32[Tensor, "B 1 L
     if mask.key_mask is not None:
         numbers = torch.iinfo(torch.int64)
         low, high = (key_ids.masked_fill(~mask.key_mask, number) for number in (numbers.min, numbers.max))
-    return _of_numbers(low, high, query_ids, query_ids), _of_numbers(query_ids, query_ids, high, low)
+    return ranges_of_numbers(low, high, query_ids, query_ids), ranges_of_numbers(query_ids, query_ids, high, low)
 
 
-def _of_numbers(
+def ranges_of_numbers(
     low: Int[Tensor, "B n"], high: Int[Tensor, "B n"], least: Int[Tensor, "B m"], most: Int[Tensor, "B m"]
 ) -> Int32[Tensor, "B 1 m 2"]:
     """Before the first place no number of `low` reaches `least`; from the end on every number of `high` exceeds `most`.
