@@ -10,7 +10,6 @@
 
 namespace RELATTN_SET {
 
-// There are SLOTS units, and more where there are more heads that have their own tables.
 constexpr Index MOST_COPIED = 4 * 1024 * 1024;  // floats of copies of the queries' gradients: 16 MiB
 
 // The tables of an axis, one after the other.
@@ -42,6 +41,7 @@ struct Backward {
   static bool shares_mask_gradient(const Call& c) {
     return c.mask_gradient && ((c.batch > 1 && !c.mask_gradient_batch) || (c.heads > 1 && !c.mask_gradient_head));
   }
+  // More than SLOTS where more heads have tables of their own.
   static Index slots_of(const Call& c) {
     if (shares_mask_gradient(c)) return 1;
     return by_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
