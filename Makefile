@@ -9,7 +9,7 @@ MINUTES ?= 30
 SEED ?= 1
 TESTS ?= tests
 TRITONS ?= 3.8.0 3.9.0
-ONE_IN ?= 1
+ONE_IN ?=
 
 BIN := .venv/bin
 KERNELS := $(wildcard src/relattn/backends/cpu/kernels/*)
@@ -43,7 +43,8 @@ help: ## list the targets
 	@echo "  MINUTES=M              how long the search lasts (default: $(MINUTES))"
 	@echo "  SEED=N                 which mutants are drawn (default: $(SEED))"
 	@echo "  TESTS=PATH             the tests that search runs (default: $(TESTS))"
-	@echo "  TRITONS=VERSIONS       what test-tritons tries (default: $(TRITONS)); ONE_IN=20 runs every twentieth test there"
+	@echo "  TRITONS=VERSIONS       what test-tritons tries (default: $(TRITONS))"
+	@echo "  ONE_IN=N               test-all and test-tritons run one test in N of each file (default: every one)"
 
 install: $(STAMP) ## set up .venv with everything that the other targets need
 
@@ -74,6 +75,7 @@ test-triton: install ## the tests of the Triton kernels, whole but for test-ptx:
 	$(PYTEST) -m '$(WHOLE)' tests/triton
 	$(PYTEST) -m 'ptx and not slow' tests/triton/ptx
 
+test-all: export RELATTN_ONE_IN = $(ONE_IN)
 test-all: install ## the slow tests; the Triton kernels in Triton's interpreter, and a part of test-ptx
 	$(PYTEST) -m 'slow and not ptx'
 	TRITON_INTERPRET=1 $(PYTEST) -m triton tests/triton

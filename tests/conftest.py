@@ -66,27 +66,34 @@ def spread(cases: list[pytest.Item]) -> Iterator[tuple[pytest.Item, int]]:
             heappush(queue, (-len(new), *rest, number))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def deselect(config: pytest.Config, items: list[pytest.Item], left: set[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item not in left])
+    items[:] = [item for item in items if item in left]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]):
     """Which of the cases of a product run.
 
     Of a test marked `pairs`, cases stay until every pair of values of two parameters is met. Where a whole file is
     marked, its tests are one product, and the function is a parameter: alone, a test of it has more cases. Of a test
     marked one_in(n), that n-th of its cases stays which meets the most pairs, one case at least; the rest are slow.
 
+    RELATTN_SINCE=commit leaves one in ten of those that what changed since the commit cannot reach. Then -m and -k
+    choose. Of what they leave, RELATTN_ONE_IN=8 takes one case in eight of each file, those that meet the most pairs,
+    one case at least; the function counts as a parameter.
+
     Tests with a timeout of their own last longest. They come first: at the end one worker would run them, and the
-    others wait. RELATTN_ONE_IN=20 leaves one test in twenty, which their names fix. RELATTN_SINCE=commit leaves one in
-    ten of those that what changed since the commit cannot reach.
+    others wait. A test that starts tests of its own starts all of them: the variables end here.
     """
-    share = int(os.environ.get("RELATTN_ONE_IN", "1"))
-    products, parts = defaultdict(list), defaultdict(list)
+    since, share = os.environ.pop("RELATTN_SINCE", ""), os.environ.pop("RELATTN_ONE_IN", "")
+    products, parts, files = defaultdict(list), defaultdict(list), defaultdict(list)
     for item in items:
         for node, _ in item.iter_markers_with_node("pairs"):
             products[node.nodeid.partition("[")[0]].append(item)
-    left = {case for product in products.values() for case, new in spread(product) if not new}
-    config.hook.pytest_deselected(items=[item for item in items if item in left])
-    items[:] = [item for item in items if item not in left and zlib.crc32(item.nodeid.encode()) % share == 0]
-    if since := os.environ.get("RELATTN_SINCE"):
+    twins = {case for product in products.values() for case, new in spread(product) if not new}
+    deselect(config, items, {*items} - twins)
+    if since:
         reached = reach.reaching(reach.changed_since(since))
         items[:] = [item for item in items if item.path in reached or zlib.crc32(item.nodeid.encode()) % 10 == 0]
     for item in items:
@@ -96,6 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         count = len(part) // part[0].get_closest_marker("one_in").args[0]
         for item, _ in list(spread(part))[max(count, 1) :]:
             item.add_marker(pytest.mark.slow)
+    yield
+    if share:
+        for item in items:
+            files[item.path].append(item)
+        taken = [list(spread(cases))[: max(len(cases) // int(share), 1)] for cases in files.values()]
+        deselect(config, items, {item for cases in taken for item, _ in cases})
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 

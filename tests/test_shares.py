@@ -43,13 +43,20 @@ def made(*functions: str, marks=(), slow_sizes="", **how) -> list[Case]:
     ]
 
 
-def left(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    for variable in ("RELATTN_ONE_IN", "RELATTN_SINCE"):
-        monkeypatch.delenv(variable, raising=False)
+def left(cases: list[Case], monkeypatch: pytest.MonkeyPatch, one_in: str = "", fast: bool = True) -> list[Case]:
+    """What of the cases stays; with one_in, of those only that -m leaves."""
+    monkeypatch.delenv("RELATTN_SINCE", raising=False)
+    monkeypatch.setenv("RELATTN_ONE_IN", one_in)
     every, told = list(cases), []
     config = Mock()
     config.hook.pytest_deselected = lambda items: told.extend(items)
-    conftest.pytest_collection_modifyitems(config, cases)
+    choosing = conftest.pytest_collection_modifyitems(config, cases)
+    next(choosing)
+    if one_in:
+        told.extend(case for case in cases if case.slow is fast)
+        cases[:] = [case for case in cases if case.slow is not fast]
+    assert next(choosing, None) is None
+    told.sort(key=every.index)
     assert [case for case in every if case not in cases] == told
     return cases
 
@@ -109,3 +116,17 @@ def test_the_same_cases_whatever_else_is_collected(monkeypatch):
     alone, among = (left(made(*names, marks=marks), monkeypatch) for names in (("one",), ("other", "one")))
     alone, among = ({(case.nodeid, case.slow) for case in cases if "one" in case.nodeid} for cases in (alone, among))
     assert alone == among
+
+
+@pytest.mark.parametrize(("fast", "count"), [(True, 6), (False, 3)])
+def test_a_share_of_a_file_is_taken_of_what_was_chosen(fast, count, monkeypatch):
+    """48 fast cases and 24 slow ones: an eighth of either, both functions and every encoding among the six."""
+    found = left(made("one", "two", slow_sizes="3"), monkeypatch, one_in="8", fast=fast)
+    assert len(found) == count
+    assert not any(case.slow is fast for case in found)
+    assert {case.nodeid.partition("[")[0] for case in found} == {"test_file.py::one", "test_file.py::two"}
+    assert not fast or {case.callspec.params["name"] for case in found} == {*"abcdef"}
+
+
+def test_a_share_is_one_case_of_a_file_at_least(monkeypatch):
+    assert len(left(made("one"), monkeypatch, one_in="100")) == 1
