@@ -156,6 +156,7 @@ def test_every_page_is_in_the_index():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "pictures", "page"),
     [
@@ -194,12 +195,14 @@ def test_example_self_attention(monkeypatch, capsys):
     assert max(changes) < 1e-5
 
 
+@pytest.mark.slow
 def test_example_decoder_block(monkeypatch, capsys):
     lines = example("decoder_block.py", ["--steps", "80"], monkeypatch, capsys).splitlines()
     assert lines[0].startswith("shaw: trained on 24 notes to a loss of 0.0")
     assert lines[-2:] == ["right up to note 24: 100%", "right from there to note 64: 100%"]
 
 
+@pytest.mark.slow
 def test_example_attention_picture(tmp_path, monkeypatch, capsys):
     picture = tmp_path / "attention.png"
     lines = example("attention_picture.py", ["--steps", "80", "--out", str(picture)], monkeypatch, capsys).splitlines()

@@ -27,7 +27,7 @@ B, H, LQ, LK, D = 2, 6, 11, 17, 8
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
-    pytest.mark.one_in(2),
+    pytest.mark.one_in(4),
 ]
 
 

@@ -38,6 +38,7 @@ from tests.oracle.music_transformer import skew
 from tests.oracle.t5 import relative_position_bucket
 
 pytest_plugins = ["tests.contract.fresh"]
+pytestmark = pytest.mark.one_in(3)
 
 BACKENDS = [backend for name, backend in runnable_pairs() if name == "terms_all"]
 ENCODINGS = ("shaw", "txl", "t5", "alibi_4_heads", "rope")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,7 @@ KNOWING = {"__init__", "select"}
 ASKING = {("cpu", "dense")}
 
 
+@cache
 def declared_packages() -> dict[str, set[str]]:
     """The packages that are declared: "" for the core's, then one entry for each extra, and "lab" for the lab's own.
 

@@ -39,6 +39,7 @@ def test_the_mutants_of_a_line(line: str, expected: list[str], tmp_path: Path) -
         file.write_bytes(text)
 
 
+@pytest.mark.slow
 def test_a_seed_draws_the_same_programs(tmp_path: Path) -> None:
     drawn = mutants.draw("1", 30)
     assert drawn == mutants.draw("1", 30) != mutants.draw("2", 30)
@@ -51,6 +52,7 @@ def test_a_seed_draws_the_same_programs(tmp_path: Path) -> None:
         ast.parse(copy.read_text())
 
 
+@pytest.mark.slow
 def test_the_nearest_tests_run_first_and_stop_at_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (mutant,) = (one for one in mutants.draw("1", 1))
     file = tmp_path / mutant.file

@@ -35,7 +35,7 @@ from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 from tests.contract.tiles import SMALL_TILES, TESTED_BACKENDS
 
-pytestmark = pytest.mark.one_in(2)
+pytestmark = pytest.mark.one_in(3)
 
 pytest_plugins = ["tests.contract.fresh"]
 

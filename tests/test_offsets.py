@@ -182,6 +182,7 @@ def longrope(width: int, **more: Any) -> tuple[dict[str, Any], Rule]:
     return {**scaling, **more}, Rule("longrope", 4096, root=root, short=short, long=long)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("length", [0, 4096, 4097, LONGEST])
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("width", [2, 8, 64, 128])

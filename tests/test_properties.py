@@ -22,7 +22,7 @@ from tests.contract.settings import FAR, Setting, random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
 from tests.contract.tiles import TESTED_BACKENDS
 
-pytestmark = [pytest.mark.pairs, pytest.mark.one_in(2)]
+pytestmark = [pytest.mark.pairs, pytest.mark.one_in(4)]
 
 pytest_plugins = ["tests.contract.fresh"]
 

@@ -162,6 +162,7 @@ def test_nothing_at_all() -> None:
     assert varlen_attention(rows(3), rows(0), rows(0), starts_of([3]), starts_of([0])).eq(0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind_a_cache", [False, True], ids=["one side", "both sides"])
 def test_one_graph_serves_every_document(behind_a_cache: bool) -> None:
     """Its longest length is a hint there: tables are checked for it."""

@@ -119,6 +119,7 @@ EDITS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("what", EDITS)
 def test_a_file_edited_by_hand_is_found(what: str, tmp_path: Path) -> None:
     edit, complaint = EDITS[what]
@@ -290,6 +291,7 @@ DTYPES_OF = {"native": ["float32"]}
 """Of the backends that do not run both."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "backend", "dtype"),
     [

@@ -18,6 +18,7 @@ KEPT = (SLOTS >= FIRST) & (SLOTS < STOP)
 BEAMS = torch.tensor([2, 0, 0, 1])
 
 
+@pytest.mark.one_in(3)
 @every_module
 @pytest.mark.parametrize("max_length", [None, 4])
 def test_padding_on_either_side(name: str, max_length: int | None, rng: np.random.Generator) -> None:

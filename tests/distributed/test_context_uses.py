@@ -104,6 +104,7 @@ def traffic(rank: int, world: int, layout: Layout, rotate: Any, window: Any) -> 
     return forward, sum(group.sent for group in groups), said.sent[said.rotate].forward, sum(said.sent[said.rotate])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rotate", ["ring", "all_gather", "ulysses"])
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 def test_the_bytes_sent_are_those_of_the_formulas(layout: Layout, rotate: str, four: Ranks) -> None:
@@ -147,6 +148,7 @@ def compiled(rank: int, world: int) -> list[float]:
     return [worst(one, other) for found in (under_compile, recomputed) for one, other in zip(found, eager, strict=True)]
 
 
+@pytest.mark.slow
 def test_under_compile_and_activation_checkpointing(two: Ranks) -> None:
     assert max(max(found) for found in two(compiled, 2)) < 1e-13
 
@@ -313,6 +315,7 @@ def test_example_on_two(arguments: list[str], two: Ranks) -> None:
     check_example(two(example, 2, arguments)[0])
 
 
+@pytest.mark.slow
 def test_example_of_all_ways_on_four(four: Ranks) -> None:
     check_example(four(example, 4, ["--context", "2", "--heads", "2"])[0])
 

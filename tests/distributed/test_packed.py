@@ -174,6 +174,7 @@ def bytes_beside(name: str) -> tuple[int, int]:
     return (WORLD - 1) * (bias + others), (WORLD - 1) * bias
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.pairs
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])

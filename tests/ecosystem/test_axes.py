@@ -101,7 +101,7 @@ def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.graphs
 @every_backend
 def test_compiled_with_lists(backend: str) -> None:
@@ -118,6 +118,7 @@ def test_compiled_with_lists(backend: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.graphs
 @every_backend
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "all" else pytest.mark.slow) for n in ENCODINGS])

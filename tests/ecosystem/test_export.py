@@ -59,6 +59,7 @@ def test_every_length(name: str, rng: np.random.Generator) -> None:
     assert_exported(attention(name, rng, "tiled"))
 
 
+@pytest.mark.slow
 def test_every_length_with_dense(rng: np.random.Generator) -> None:
     assert_exported(attention(ONE, rng, "dense"))
 
@@ -74,6 +75,7 @@ def test_self_attention_of_every_length(name: str, rng: np.random.Generator) -> 
         assert_equal(program.module()(given), module(given))
 
 
+@pytest.mark.one_in(2)
 @every_backend
 def test_a_key_bias_sinks_and_a_cap_of_every_length(backend: str, rng: np.random.Generator) -> None:
     module = attention("shaw", rng, backend, fixed={"softcap": 2.0})

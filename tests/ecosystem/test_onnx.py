@@ -86,6 +86,7 @@ def test_encodings_of_several_axes(name: str) -> None:
     assert_within_budget(ours, truth, max_error(plain, truth), terms, "float32", name)
 
 
+@pytest.mark.slow
 @quietly
 def test_auto_takes_dense(rng: np.random.Generator) -> None:
     """Lengths are open, so that outside of ONNX "auto" would take tiled."""

@@ -225,6 +225,7 @@ def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str, ins
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 def test_one_graph_for_more_and_for_fewer_tokens_than_a_table_has_rows() -> None:
     """Explicit positions: an eager call hands on the rows that are met, and compares lengths for it."""
     encoding, counter = ShawEmbedding(4, 8), CompileCounterWithBackend("eager")

@@ -49,7 +49,7 @@ def test_a_transformers_that_is_too_old():
     )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["5.25.0", "6.0.0.dev0", "5.24.7"])
 def test_a_transformers_that_is_newer_than_the_last_that_was_tried(version):
     """One warning, and it is used; a later patch of the last version gives none."""

@@ -54,6 +54,7 @@ def attending() -> Iterator[tuple[str, ast.ClassDef]]:
                     yield path.parent.name, node
 
 
+@pytest.mark.slow
 def test_every_attention_is_replaced_or_has_a_reason() -> None:
     """Class by class. A subclass of one that is replaced is left, and its report says so."""
     replaced = {kind.__name__ for file in {FILES[package] for package in FITTING} for kind in replacements(file)}

@@ -129,7 +129,7 @@ def test_resume_does_only_what_is_missing_and_gives_the_same(done, tmp_path):
     assert repeated["summary"] == results["summary"]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["none, seed 0", "none, seed 0: evaluation"])
 def test_an_interrupted_comparison_leaves_nothing_that_looks_whole_and_goes_on(done, tmp_path, label):
     comparison, results = done

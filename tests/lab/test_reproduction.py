@@ -45,6 +45,7 @@ def test_every_token_of_whole_pieces_is_counted_once(data: Path, tmp_path: Path)
         assert (later[:, : SMALL["length"] // 2] < 0).all() and len(later)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_table_and_goes_on(data: Path, tmp_path: Path):
     given, out = {**GIVEN, "data": str(data)}, tmp_path / "out"
     first = Recorder(act=lambda label, done: _stop_at("key-query, seed 0", label))

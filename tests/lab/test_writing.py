@@ -29,7 +29,7 @@ def whole(tmp_path_factory):
     return data, start(settings(data), folder / "out", Recorder()).run()
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @needs_full
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json", "rng_state.pth"])
 def test_a_checkpoint_on_a_full_disk(whole, tmp_path, name):

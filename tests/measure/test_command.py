@@ -35,6 +35,7 @@ def few(monkeypatch):
     monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in (FLOOR, "relattn dense", "plain")})
 
 
+@pytest.mark.slow
 def test_a_benchmark_prints_and_writes(few, tmp_path):
     code, printed, _ = call("--out", tmp_path, "--encodings", "t5", "--causal", "yes", "--modes", "training", *TINY)
     assert code == 0

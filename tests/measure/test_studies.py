@@ -164,6 +164,7 @@ def test_every_grid_is_one_and_is_named_by_the_command(name):
     assert f" {name}: " in help_text
 
 
+@pytest.mark.slow
 def test_a_grid_is_measured_into_its_own_folder(tmp_path, monkeypatch):
     few = catalogue.Grid(
         "x",

@@ -149,6 +149,7 @@ def test_as_many_axes_as_the_kernels_read() -> None:
                 relative_attention(*inputs, **asked, backend="native")
 
 
+@pytest.mark.slow
 def test_the_operators_pass_opcheck(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """With tables of every kind, joint ones too, behind a class token."""
     subject = make_subject(AXES_CASES["everywhere"], on_grid("everywhere", rng, (3, 4), query_position=0), "float32")
@@ -169,6 +170,7 @@ class OnAGrid(torch.nn.Module):
         return relative_attention(query, key, value, **asked, backend="native")
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_one_graph_for_every_batch() -> None:
     attend = OnAGrid()

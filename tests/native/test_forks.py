@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_parent_and_child_go_on_and_find_the_same_bits(threads: int) -> None:
     """The child of os.fork, and a worker of torch.utils.data; with several threads the child is told to use one."""

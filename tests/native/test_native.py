@@ -201,6 +201,7 @@ CALLS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_operators_pass_opcheck(kind: str, monkeypatch) -> None:
     name, changes = CALLS[kind]

@@ -109,6 +109,7 @@ def test_in_small_blocks_of_half_precision(mask: str, name: str, instructions: s
     check(make_subject(CASES[name], setting, dtype), "native", dtype, truth=by_formula)
 
 
+@pytest.mark.one_in(2)
 @every_set
 @every_mask
 def test_beside_limits_on_explicit_positions(mask: str, instructions: str, rng, small_blocks) -> None:

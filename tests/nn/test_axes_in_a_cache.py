@@ -110,7 +110,7 @@ def full(layer: RelativeMultiheadAttention, x: Tensor, where: Where, **keywords:
     return layer(x, is_causal=True, query_position=places, key_position=places, **keywords)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @every_encoding
 @pytest.mark.parametrize("kind", WHERES)
 @pytest.mark.parametrize("grad", [True, False])
@@ -194,6 +194,7 @@ def test_starts_of_runs(rng: np.random.Generator) -> None:
     assert_equal(torch.cat(pieces, dim=1), expected)
 
 
+@pytest.mark.one_in(3)
 @every_encoding
 @pytest.mark.parametrize("kind", WHERES)
 def test_a_rolling_cache_is_a_window(name: str, kind: str, rng: np.random.Generator) -> None:

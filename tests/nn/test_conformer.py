@@ -151,6 +151,7 @@ def published(p: dict[str, Tensor], dropped: Tensor, pos_emb: Tensor) -> tuple[T
     return F.linear(context, p["linear_out.weight"], p.get("linear_out.bias")), scores
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", CASES)

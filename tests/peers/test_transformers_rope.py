@@ -176,6 +176,7 @@ def test_phi3(start: int, rng) -> None:
     assert_same_numbers(ours, peer, {"key": torch.randn(B, KV_HEADS, LENGTH, HEAD_DIM)}, terms=2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("given", ["starts", "starts as tensors", "lists"])
 @pytest.mark.parametrize("name", BY_LENGTH)
 def test_decoding_through_a_cache(name: str, given: str, rng) -> None:
@@ -259,6 +260,7 @@ def test_dynamic_remembers_longer_texts(rng) -> None:
     torch.testing.assert_close(theirs(20), ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_LENGTH)
 def test_compiled_with_starts_as_tensors(name: str, rng) -> None:
     """One graph, and one compilation, below and beyond the original length."""

@@ -46,6 +46,7 @@ def test_every_backend_is_shown_beside_the_floor():
     assert re.search(r"Not measured .* relattn sdpa it has no bias t5, B=1, H=2, D=8 layout, B=1", printed)
 
 
+@pytest.mark.slow
 def test_no_lab_is_needed():
     ran = without_the_lab("bench", "--encodings", "none", "--modes", "decoding", "--lengths", "8", *TINY[2:])
     assert (ran.returncode, "relattn tiled" in ran.stdout) == (0, True), ran.stderr

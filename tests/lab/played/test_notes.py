@@ -114,7 +114,7 @@ def test_whatever_is_sampled_can_be_written(tmp_path):
     np.testing.assert_array_equal(read_notes((tmp_path / "song.mid").read_bytes())[:, 2:], notes[:, 2:])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("notes", [random_notes(), np.zeros((0, 4), dtype=np.int32)])
 def test_a_picture(tmp_path, notes):
     duration = int(notes[:, 1].max(initial=0))
