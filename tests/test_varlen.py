@@ -15,6 +15,7 @@ from relattn import (
     ShapeError,
     ShawEmbedding,
     T5Bias,
+    TransformerXLEmbedding,
     relative_attention,
     varlen,
     varlen_attention,
@@ -31,6 +32,11 @@ ENCODINGS: dict[str, Callable[[], Any]] = {
     "rope": lambda: RotaryEmbedding(WIDTH),
     "disentangled": lambda: DisentangledEmbedding(HEADS, WIDTH, max_distance=16),
     "rope and t5": lambda: RotaryEmbedding(WIDTH) + T5Bias(HEADS),
+}
+GRAPHS: dict[str, Callable[[], Any]] = {
+    "relative": lambda: RelativeEmbedding(WIDTH, 16, num_heads=HEADS),
+    "t5": ENCODINGS["t5"],
+    "txl": lambda: TransformerXLEmbedding(HEADS, WIDTH),
 }
 every_encoding = pytest.mark.parametrize("name", ENCODINGS)
 
@@ -164,11 +170,12 @@ def test_nothing_at_all() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behind_a_cache", [False, True], ids=["one side", "both sides"])
-def test_one_graph_serves_every_document(behind_a_cache: bool) -> None:
-    """Its longest length is a hint there: tables are checked for it."""
+@pytest.mark.parametrize("name", GRAPHS)
+def test_one_graph_serves_every_document(name: str, behind_a_cache: bool) -> None:
+    """Its longest lengths are hints there: tables are checked for them, and sinusoids are made for them."""
     torch.compiler.reset()
     inputs = rows(24), rows(24), rows(24)
-    encoding = T5Bias(HEADS) if behind_a_cache else RelativeEmbedding(WIDTH, 16, num_heads=HEADS)
+    encoding = GRAPHS[name]()
 
     def attend(starts: Tensor) -> Tensor:
         return varlen_attention(

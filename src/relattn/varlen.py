@@ -46,7 +46,7 @@ def varlen_attention(
         cache.
     max_seqlen_q: at least the length of the longest document in `query`, or None. Tables that refuse offsets need both
         hints in a graph, which cannot read cu_seqlens. On a GPU the hints save them the wait for it. With a
-        key_cu_seqlens of its own, tables that refuse and functions without an end read positions, and break a graph.
+        key_cu_seqlens of its own, functions without an end need them in a graph too.
     max_seqlen_k: the same for key and value.
     dropout_p, is_causal, scale, enable_gqa, window, softcap, sinks, backend: as in `relative_attention`.
     encoding: as there, on the sequence. A rotation whose scaling depends on the length takes that of the longest

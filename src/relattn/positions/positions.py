@@ -126,8 +126,8 @@ class Positions:
     def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:
         """The smallest and the largest offset of any visible pair; the first exceeds the second where there is none.
 
-        Explicit positions are read from the tensors as ints, which waits for their device. For digits the two may lie
-        further apart than the offsets.
+        Explicit positions are read from the tensors as ints, which waits for their device. A graph cannot read them: it
+        takes the two limits where both are given. These and those of digits may lie further apart than the offsets.
         """
         if self.query_length == 0 or self.key_length == 0:
             return 0, -1
@@ -135,6 +135,8 @@ class Positions:
             prefix_queries, prefix_keys = self.prefix_tokens
             if prefix_queries >= self.query_length or prefix_keys >= self.key_length:
                 return 0, -1
+            if self.lowest is not None and self.highest is not None and torch.compiler.is_compiling():
+                return self.lowest, self.highest
             if not self._read:  # only once, because it sorts and waits for the device
                 self._read.append(self._visible_in_digits() or self._visible_explicit())
             return self._read[0]
