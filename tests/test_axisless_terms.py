@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import AlibiBias, ShawEmbedding, attention_and_lse, attention_weights, explain, relative_attention
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.calls import assert_equal, gradients
 from tests.contract.check import numpy_of
-from tests.contract.tiles import TESTED_BACKENDS
 from tests.oracle import assert_within_budget, max_error
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -52,7 +52,7 @@ ENDS = {torch.float32: (1e-45, 1e-40, 3e38), torch.float64: (6e-309, 1e-300, 1.7
 """Caps beside which a product or a quotient of the formula leaves the dtype."""
 
 
-WHO_CAPS = [(backend, dtype) for backend in ("reference", "dense", "tiled") for dtype in ENDS]
+WHO_CAPS = [(backend, dtype) for backend in ("reference", "dense", "blocks") for dtype in ENDS]
 
 
 @pytest.mark.parametrize(("backend", "dtype"), [*WHO_CAPS, ("native", torch.float32)], ids=str)
@@ -82,7 +82,7 @@ def test_what_every_key_has_changes_lse_alone(backend: str) -> None:
     assert_equal(attention_and_lse(**more, backend=backend), (output, lse + 3.0))
 
 
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled", "native"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks", "native"])
 def test_values_have_no_gradient_of_lse_alone(backend: str) -> None:
     """Zeros from every backend, not an error: for values of inf too, and for rows of relative values."""
     call, encoding = without(drawn(dtype=torch.float32), "key_bias"), ShawEmbedding(WIDTH, 2)
@@ -209,7 +209,7 @@ def test_auto_takes_a_backend_that_has_them(asked: dict[str, Any], queries: int)
     query, key = torch.randn(1, 8, queries, 16), torch.randn(1, 8, 300, 16)
     plain, explanation = explain(query, key, key), explain(query, key, key, **asked)
     assert plain.chosen == "sdpa"
-    assert explanation.chosen in ("native", "dense", "tiled")
+    assert explanation.chosen in ("native", "dense", "blocks")
     exact = relative_attention(query.double(), key.double(), key.double(), backend="reference", **asked)
     torch.testing.assert_close(relative_attention(query, key, key, **asked), exact.float())
 
@@ -242,7 +242,7 @@ def forgetting_by_differences(call: dict[str, Tensor], sums: Tensor) -> tuple[Te
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", ["runs", "lists", "few queries", "few listed queries"])
-@pytest.mark.parametrize("backend", ["dense", "tiled", "native"])
+@pytest.mark.parametrize("backend", ["dense", "blocks", "native"])
 def test_digits_of_growing_sums_are_kept(backend: str, layout: str, rng: np.random.Generator) -> None:
     """a_j = -F_j reaches thousands, and S is of size one: added up in float32 it would lose three digits."""
     shapes = {"query": (1, 2, LONG, WIDTH), "key": (1, 2, LONG, WIDTH), "value": (1, 2, LONG, WIDTH)}

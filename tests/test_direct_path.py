@@ -8,7 +8,7 @@ from measure.frames import without_gpu
 from relattn import RelativeEmbedding, relative_attention
 
 
-@pytest.mark.parametrize("backend", ["native", "tiled", "triton"])
+@pytest.mark.parametrize("backend", ["native", "blocks", "triton"])
 def test_neither_autograd_nor_the_dispatcher_is_asked(backend: str) -> None:
     pytest.importorskip("triton", reason="Triton is a package for Linux")
     encoding = RelativeEmbedding(8, max_length=32)

@@ -29,7 +29,7 @@ def call(encoding, queries: int = 5, keys: int = 7, dtype: torch.dtype = torch.f
     return relative_attention(query, key, key, encoding=encoding, **keywords)
 
 
-@pytest.mark.parametrize("backend", ["auto", "dense", "tiled", "native", "reference"])
+@pytest.mark.parametrize("backend", ["auto", "dense", "blocks", "native", "reference"])
 @pytest.mark.parametrize(
     ("keywords", "first", "last"),
     [

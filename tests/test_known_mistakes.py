@@ -24,12 +24,12 @@ from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.positions import Positions
 from tests.contract.axes import AXES_CASES
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, sandwich, t5
 from tests.contract.check import check, numpy_of
 from tests.contract.places import on_a_grid
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, Subject, make_subject
-from tests.contract.tiles import TESTED_BACKENDS
 from tests.oracle import INGREDIENTS, Ingredients, Pairs, max_error
 from tests.oracle.alibi import slopes
 from tests.oracle.equation import attend

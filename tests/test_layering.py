@@ -89,8 +89,8 @@ KERNELS = f"{PACKAGE}.backends.triton"
 # Inside backends: SERVING serves every backend, and KNOWING lists every backend. The others do not import one another.
 SERVING = {"base", "operators", "problem_arguments", "problem_operator", "sums"}
 KNOWING = {"__init__", "select"}
-# The one that asks another by its name: cpu takes its second derivatives of dense.
-ASKING = {("cpu", "dense")}
+# Those that ask another by its name: cpu takes its second derivatives of dense, blocks the scores of its blocks.
+ASKING = {("cpu", "dense"), ("blocks", "dense")}
 
 
 @cache
@@ -307,14 +307,14 @@ GOOD_HOUSE = {
     "backends/base.py": "from relattn.equation.terms import ScoreTerms\n",
     "backends/sums.py": "from relattn.backends import base\n",
     "backends/dense.py": "from relattn.backends import sums\nfrom relattn.backends.base import Backend\n",
-    "backends/tiled/__init__.py": "from relattn.backends.tiled.forward import forward\n",
-    "backends/tiled/forward.py": "from relattn.backends.tiled import strip\n",
-    "backends/tiled/strip.py": "from relattn.backends import sums\n",
+    "backends/sdpa/__init__.py": "from relattn.backends.sdpa.forward import forward\n",
+    "backends/sdpa/forward.py": "from relattn.backends.sdpa import strip\n",
+    "backends/sdpa/strip.py": "from relattn.backends import sums\n",
     "backends/triton/__init__.py": "from relattn.backends.triton import forward\n",
     "backends/triton/forward.py": "import triton.language as tl\nfrom relattn.backends import base\n",
     "backends/cpu/library.py": "from relattn.errors import ShapeError\n",
     "backends/cpu/operator.py": "from relattn.backends.cpu import library\nfrom relattn.backends.dense import run\n",
-    "backends/select.py": "from relattn.backends import dense, tiled\n",
+    "backends/select.py": "from relattn.backends import dense, sdpa\n",
     "api.py": "from relattn.backends.select import select\n",
     "keras/__init__.py": "from relattn.keras.exchange import to_torch\n",
     "keras/shaw.py": "import keras\nimport numpy as np\nfrom relattn.positions.offsets import sinusoids\n",
@@ -385,9 +385,9 @@ def test_a_good_order_has_no_complaints(tmp_path):
             "compiled imports relattn.backends.cpu",
         ),
         ("backends/dense.py", "from relattn.backends.cpu.operator import run", "backend dense imports"),
-        ("backends/dense.py", "from relattn.backends.tiled.strip import strip", "backend dense imports"),
-        ("backends/tiled/strip.py", "from .. import dense", "backend tiled imports relattn.backends.dense"),
-        ("backends/tiled/strip.py", "from ..dense import run", "backend tiled imports relattn.backends.dense"),
+        ("backends/dense.py", "from relattn.backends.sdpa.strip import strip", "backend dense imports"),
+        ("backends/sdpa/strip.py", "from .. import dense", "backend sdpa imports relattn.backends.dense"),
+        ("backends/sdpa/strip.py", "from ..dense import run", "backend sdpa imports relattn.backends.dense"),
         ("backends/sums.py", "from relattn.backends.dense import run", "backend sums imports relattn.backends.dense"),
         ("backends/base.py", "from relattn.backends.select import run", "backend base imports relattn.backends.select"),
         (
@@ -395,7 +395,7 @@ def test_a_good_order_has_no_complaints(tmp_path):
             "from relattn.backends import run",
             "dense imports relattn.backends, the insides",
         ),
-        ("backends/tiled/strip.py", "import triton", "backends imports the package triton"),
+        ("backends/sdpa/strip.py", "import triton", "backends imports the package triton"),
         ("api.py", "import transformers", "api imports the package transformers"),
         ("positions/offsets.py", "import torch", "positions.offsets imports the package torch"),
         ("checks/values.py", "from relattn.equation import table", "checks.values imports relattn.equation.table"),

@@ -61,7 +61,7 @@ ENCODINGS: dict[str, Callable[[], RelativeEncoding | None]] = {
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_encoding = pytest.mark.parametrize("name", ENCODINGS)
-every_backend = pytest.mark.parametrize("backend", ["dense", "tiled", "reference"])
+every_backend = pytest.mark.parametrize("backend", ["dense", "blocks", "reference"])
 
 
 def normal(*size: int) -> Tensor:

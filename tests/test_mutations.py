@@ -29,11 +29,11 @@ from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.position import Position
 from relattn.positions.positions import Positions, Span
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.cases import CASES, expected_answer
 from tests.contract.check import assert_red, check
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
-from tests.contract.tiles import SMALL_TILES, TESTED_BACKENDS
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -278,13 +278,11 @@ SOURCES = [
     (mutate_rows, "reference", "starts"),
     (mutate_rows, "reference", "explicit"),
     (mutate_offsets, "dense", "explicit"),
-    (mutate_offsets, "tiled", "explicit"),
-    (mutate_offsets, SMALL_TILES, "explicit"),
+    (mutate_offsets, "blocks", "explicit"),
     (mutate_offsets, "reference", "starts"),
     (mutate_offsets, "reference", "explicit"),
     (mutate_diagonal, "dense", "starts"),
-    (mutate_diagonal, "tiled", "starts"),
-    (mutate_diagonal, SMALL_TILES, "starts"),
+    (mutate_diagonal, "blocks", "starts"),
     (mutate_diagonal, "reference", "starts"),
 ]
 

@@ -13,7 +13,6 @@ import torch
 
 from relattn import GridPositions, OffsetTable, ScoreTerms
 from relattn.backends.select import BACKENDS
-from relattn.backends.tiled import backward, scores
 from relattn.checks import positions as check_positions
 from relattn.encodings.grid import _GridTable
 from relattn.equation.problem import Axis, Problem
@@ -22,11 +21,11 @@ from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.position import Position
 from tests.contract.axes import AXES_CASES
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.check import assert_red, check
 from tests.contract.places import Place, on_a_grid
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
-from tests.contract.tiles import SMALL_TILES, TESTED_BACKENDS
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -260,35 +259,3 @@ def test_mutated_axes_are_seen(
     run = BACKENDS[backend].run
     monkeypatch.setattr(BACKENDS[backend], "run", lambda problem: run(PROBLEMS[mutation](problem)))
     assert_red(subject, backend)
-
-
-@pytest.mark.parametrize("backend", [SMALL_TILES], indirect=True)
-@pytest.mark.parametrize("layout", ["class token", "listed"])
-def test_a_tile_s_offsets_of_another_axis_are_seen(
-    layout: str, backend: str, rng: np.random.Generator, monkeypatch: Patch
-) -> None:
-    whole = scores.QueryTile.offsets
-
-    def offsets(self, keys):
-        sequence, *others = whole(self, keys)
-        return [sequence, *reversed(others)]
-
-    monkeypatch.setattr(scores.QueryTile, "offsets", offsets)
-    assert_red(subject_of("shaw_on_both", layout, rng), backend)
-
-
-@pytest.mark.parametrize("backend", ["tiled", SMALL_TILES], indirect=True)
-@pytest.mark.parametrize(
-    ("name", "gradient"),
-    [("shaw_on_both", "query"), ("key_query_on_both", "query"), ("swin", "0.bias")],
-)
-def test_a_gradient_that_forgets_an_axis_is_seen(
-    name: str, gradient: str, backend: str, rng: np.random.Generator, monkeypatch: Patch
-) -> None:
-    kind = backward._TileGradients
-    whole = kind._add_to_axis
-    last = {"swin": 1}.get(name, 2)
-    monkeypatch.setattr(
-        kind, "_add_to_axis", lambda self, number, *rest: None if number == last else whole(self, number, *rest)
-    )
-    assert_red(subject_of(name, "class token", rng), backend, gradient=gradient)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.positions.offsets import alibi_slopes
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.check import numpy_of
-from tests.contract.tiles import TESTED_BACKENDS
 from tests.oracle import (
     Answer,
     alibi_per_key,

@@ -48,7 +48,7 @@ def problem_of(encoding: relattn.RelativeEncoding, **options: Any) -> Problem:
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("backend", ["native", "tiled"])
+@pytest.mark.parametrize("backend", ["native", "blocks"])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_parts_add_up(dropout_p: float, backend: str, name: str) -> None:
     check(backend, name, dropout_p)

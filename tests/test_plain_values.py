@@ -198,7 +198,7 @@ def test_the_first_offset_of_a_table() -> None:
     assert type(table.first) is int
     tensors = [torch.randn(1, 2, 6, 8) for _ in range(3)]
     ours, expected = (
-        relative_attention(*tensors, encoding=ScoreTerms(relative_keys=one), backend="tiled") for one in (table, same)
+        relative_attention(*tensors, encoding=ScoreTerms(relative_keys=one), backend="blocks") for one in (table, same)
     )
     assert ours.requires_grad and torch.equal(ours, expected)
 
@@ -208,4 +208,4 @@ def test_a_scale_is_a_float() -> None:
     assert type(check_scale(2**70)) is float
     tensors = [torch.zeros(1, 2, 6, 8, requires_grad=True) for _ in range(3)]
     with FlopCounterMode(display=False):
-        assert relative_attention(*tensors, scale=10**20, backend="tiled").count_nonzero() == 0
+        assert relative_attention(*tensors, scale=10**20, backend="blocks").count_nonzero() == 0

@@ -16,23 +16,18 @@ from torch import Tensor
 
 from relattn import ScoreTerms, attention_weights, relative_attention
 from relattn.equation.tables import OffsetTable
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.calls import EXACT, MODULES, assert_equal, attend, chunk_sizes, gradients, self_attention
 from tests.contract.cases import BACKEND_ANSWERS, CASES, TIED_TO_THE_LENGTH
 from tests.contract.settings import FAR, Setting, random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
-from tests.contract.tiles import TESTED_BACKENDS
 
 pytestmark = [pytest.mark.pairs, pytest.mark.one_in(4)]
 
 pytest_plugins = ["tests.contract.fresh"]
 
 ROTATING = [name for name in CASES if name.startswith("rope")]
-UNIVERSAL = [
-    pytest.param(backend, marks=pytest.mark.slow) if backend == "tiled" else backend
-    for backend in TESTED_BACKENDS
-    if backend not in BACKEND_ANSWERS
-]
-"""Calls this short fit into one tile of those that tiled chooses, which the contract compares with the oracles."""
+UNIVERSAL = [backend for backend in TESTED_BACKENDS if backend not in BACKEND_ANSWERS]
 
 every_case = pytest.mark.parametrize("name", CASES)
 every_module = pytest.mark.parametrize("name", MODULES)

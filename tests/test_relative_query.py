@@ -28,7 +28,7 @@ from tests.contract.calls import assert_equal, gradients
 HEADS, LENGTH, WIDTH = 2, 5, 4
 ROWS = 2 * LENGTH - 1
 
-every_backend = pytest.mark.parametrize("backend", ["dense", "tiled", "reference"])
+every_backend = pytest.mark.parametrize("backend", ["dense", "blocks", "reference"])
 
 
 def normal(*size: int) -> Tensor:

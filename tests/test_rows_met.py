@@ -82,7 +82,7 @@ def test_another_axis() -> None:
     assert (table.first, table.num_rows) == (-9, 19)
 
 
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled", "native"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks", "native"])
 @pytest.mark.parametrize("beyond", ["error", "clamp", "zero"])
 @pytest.mark.parametrize("given", [{}, {"query_position": LISTED, "key_position": LISTED}], ids=["run", "listed"])
 def test_answers_and_gradients_are_those_of_all_rows(backend: str, beyond: str, given: dict[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ from tests.contract.subject import Subject
 from tests.oracle.budget import assert_within_budget, max_error
 from tests.oracle.equation import Answer
 
-BACKENDS = ("auto", "sdpa", "dense", "native", "tiled", "reference")
+BACKENDS = ("auto", "sdpa", "dense", "native", "blocks", "reference")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAME = "nn.functional.scaled_dot_product_attention"
 NAMES = ("output", "query", "key", "value", "attn_mask")
@@ -143,7 +143,7 @@ def check_samples(backend: str, drawn: list[Sample], dtype: torch.dtype) -> None
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["dense", "tiled", "reference"])
+@pytest.mark.parametrize("backend", ["dense", "blocks", "reference"])
 def test_dropout_drops_or_scales_each_weight(backend: str) -> None:
     with_dropout = [sample for sample in samples(torch.float64) if sample[1].get("dropout_p")]
     assert with_dropout

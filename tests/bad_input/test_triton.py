@@ -118,7 +118,7 @@ def test_no_word_where_another_triton_would_not_help(
     options: dict[str, Any], long_call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reasons, "_package", lambda: "3.6.0")
-    assert long_call(**options) in ("dense", "tiled")
+    assert long_call(**options) in ("dense", "blocks")
 
 
 @pytest.mark.filterwarnings("error::relattn.errors.RelattnWarning")

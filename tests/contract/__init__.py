@@ -6,6 +6,6 @@ subject     one call: tensors, the encoding under test, the oracle and the plain
 plain       the plain PyTorch formula, whose own error the budget doubles, and the magnitudes of the budget
 check       the comparison: outputs, lse and every gradient of a backend against the oracle
 calls       calls and comparisons for tests that hold two ways of computing one thing against each other
-tiles       the tiled backend in small tiles, as one more backend to test
-fresh       the backend that a test runs on, whose small tiles are the test's own
+blocks      the backends under test, `blocks` in small blocks
+fresh       the backend that a test runs on, whose small blocks are the test's own
 """

@@ -27,8 +27,8 @@ from relattn import (
     TransformerXLEmbedding,
 )
 from relattn.backends.select import BACKENDS
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.settings import Setting
-from tests.contract.tiles import TESTED_BACKENDS
 from tests.oracle.rope import Rule
 
 

@@ -22,12 +22,12 @@ from relattn import (
 )
 from tests import seeds
 from tests.contract.axes import AXES_CASES
+from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.calls import assert_equal, attend, gradients
 from tests.contract.check import by_formula, check
 from tests.contract.places import Place, listed, on_a_grid
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
-from tests.contract.tiles import SMALL_TILES, TESTED_BACKENDS
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -45,7 +45,7 @@ def on_grid(name: str, rng: np.random.Generator, *sizes: int, prefix_tokens: int
     return make_subject(AXES_CASES[name], replace(setting, seed=int(rng.integers(2**32))))
 
 
-@pytest.mark.parametrize("backend", ["tiled", SMALL_TILES], indirect=True)
+@pytest.mark.parametrize("backend", ["blocks"], indirect=True)
 @pytest.mark.parametrize("name", KINDS)
 def test_dropout_is_the_documented_one(name: str, backend: str, rng: np.random.Generator) -> None:
     """Whatever the tiles are: the factor of a pair follows from the seed and its place alone."""
@@ -152,7 +152,7 @@ def test_weights_and_explain(rng: np.random.Generator) -> None:
     truth = subject.oracle(subject.numbers()).weights
     assert_equal(weights.detach(), torch.from_numpy(truth))
     found = explain(**subject.arguments())
-    assert found.chosen in ("dense", "tiled")
+    assert found.chosen in ("dense", "blocks")
 
 
 @pytest.mark.parametrize("name", list(AXES_CASES))
@@ -162,7 +162,7 @@ def test_every_padded_key_is_as_if_it_were_not_there(name: str, rng: np.random.G
     hidden = np.ones((setting.batch, setting.key_length), dtype=bool)
     hidden[:, -1] = False
     setting = replace(setting, key_mask=hidden, segment_ids=None)
-    for backend in ("dense", "tiled", "reference"):
+    for backend in ("dense", "blocks", "reference"):
         subject = make_subject(AXES_CASES[name], setting)
         plain = subject.run(backend)
         with torch.no_grad():

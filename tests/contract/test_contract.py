@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from relattn import UnsupportedError
 from tests import seeds
 from tests.contract.axes import AXES_CASES
+from tests.contract.blocks import TESTED_BACKENDS, start_backend
 from tests.contract.cases import CASES, DIFFERENT, DTYPES, EncodingCase, TermsCase, expected_answer
 from tests.contract.check import compare, expect
 from tests.contract.settings import Setting, settings_of
 from tests.contract.subject import Subject, make_subject
-from tests.contract.tiles import TESTED_BACKENDS, start_backend
 
 
 def assert_refused(subject: Subject, backend: str, return_lse: bool) -> None:
@@ -31,7 +31,7 @@ def check_all(case: EncodingCase | TermsCase, dtype: str, setting: Setting, retu
     for tested in (*TESTED_BACKENDS, *(("native",) if dtype == "float32" else ())):
         note(f"backend: {tested}")
         with pytest.MonkeyPatch.context() as monkeypatch:
-            backend = start_backend(tested, seeds.seed(setting.seed, "tiles"), monkeypatch)
+            backend = start_backend(tested, seeds.seed(setting.seed, "blocks"), monkeypatch)
             answer = expected_answer(backend, case, setting, return_lse)
             if answer != "refuses":
                 try:

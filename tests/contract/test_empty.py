@@ -90,7 +90,7 @@ def test_empty_axes_at_every_place_under_every_mask(name: str, backend: str, siz
 
 
 @pytest.mark.parametrize("lengths", [(0, 4), (3, 0), (0, 0)], ids=str)
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks"])
 def test_a_sum_of_tables_that_refuse_where_no_pair_exists(backend: str, lengths: tuple[int, int]) -> None:
     """Far apart, where one operand makes its rows for the offsets of a call and the other has its own."""
     encoding = relattn.RelativeEmbedding(4, 3) + relattn.TransformerXLEmbedding(2, 4) + relattn.AlibiBias(2)
@@ -116,7 +116,7 @@ class Elsewhere(relattn.RelativeEncoding):
 
 
 @pytest.mark.parametrize("lengths", [(0, 4), (3, 0), (0, 0)], ids=str)
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks"])
 def test_a_sum_of_tables_that_share_no_offset(backend: str, lengths: tuple[int, int]) -> None:
     """Each refuses nothing where there is no pair; and where there is one, the first of them refuses it."""
     encoding = Elsewhere(-100) + Elsewhere(100)

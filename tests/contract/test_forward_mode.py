@@ -70,7 +70,7 @@ def test_forward_mode(name: str, rng: np.random.Generator) -> None:
         torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "native", "tiled"])
+@pytest.mark.parametrize("backend", ["sdpa", "native", "blocks"])
 def test_who_cannot_says_so(backend: str) -> None:
     def loss(query: Tensor) -> Tensor:
         return relative_attention(query, query, query, backend=backend).sum()

@@ -61,7 +61,7 @@ def test_the_ways_hide_keys_from_all_queries(way: str) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("at_once", [1, 2**22], ids=["a head at a time", "whole"])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize("backend", ["dense", "blocks"])
 def test_without_gradients(way: str, backend: str, at_once: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding: few queries, where dense widens and cleans the values a few heads at a time."""
     monkeypatch.setattr(products, "WIDENED", at_once)

@@ -13,7 +13,6 @@ import torch
 from tests.contract.cases import BACKEND_ANSWERS, CASES, expected_answer, runnable_pairs
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import Subject, make_subject
-from tests.contract.tiles import SMALL_TILES
 
 pytestmark = pytest.mark.pairs
 
@@ -88,13 +87,11 @@ def test_no_gradient_is_an_unordered_sum(name: str, backend: str, rng: np.random
 
 
 FEW = {"music_transformer", "shaw", "txl", "t5", "rope", "terms_all"}
-FEW_IN_SMALL_TILES = {"shaw", "terms_all"}
-"""Tables of every kind; in the tiles that the backend chooses the others run as well."""
+"""Tables of every kind."""
 
 
 def marks(name: str, backend: str) -> list[pytest.MarkDecorator]:
-    few = FEW_IN_SMALL_TILES if backend == SMALL_TILES else FEW
-    return [] if name in few and backend != "reference" else [pytest.mark.slow]
+    return [] if name in FEW and backend != "reference" else [pytest.mark.slow]
 
 
 @pytest.mark.usefixtures("two_threads")

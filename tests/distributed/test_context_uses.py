@@ -54,7 +54,7 @@ def worst(found: Tensor, expected: Tensor) -> float:
 def dropped(rank: int, world: int, layout: Layout, rotate: Any, dtype: str) -> float:
     mesh, number = init_device_mesh("cpu", (world,)), getattr(torch, dtype)
     whole = [drawn(2, 4, 32, 8, name=name, dtype=number).requires_grad_() for name in "qkv"]
-    backend = "tiled" if number == torch.float64 else "native"
+    backend = "blocks" if number == torch.float64 else "native"
     torch.manual_seed(seeds.seed("dropout"))
     expected = relattn.relative_attention(*whole, dropout_p=0.4, is_causal=True, backend=backend)  # pyright: ignore[reportCallIssue]
     expected.sum().backward()

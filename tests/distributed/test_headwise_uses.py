@@ -66,7 +66,7 @@ def dropped(rank: int) -> None:
     """Dropout, with processes that are seeded alike."""
     model, x = made("Shaw", 2)
     layer = model.layers[0]
-    layer.dropout, layer.backend = 0.5, "tiled"
+    layer.dropout, layer.backend = 0.5, "blocks"
     torch.manual_seed(seeds.seed("headwise dropout"))
     expected = layer(x)
     kept = layer(x)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.backends.tiled import TiledBackend
+from relattn.backends.blocks import BlocksBackend
 from relattn.distributed import attention, choose, context_parallel_attention, explain, ring_schedule, split
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout
@@ -108,7 +108,7 @@ def counting() -> Iterator[dict[str, Any]]:
 
         return method_and_count
 
-    backward, backend = Backward.run, TiledBackend
+    backward, backend = Backward.run, BlocksBackend
     with ExitStack() as stack:
         for owner, name, counting_one in (
             (attention, "Group", group),
@@ -210,7 +210,7 @@ def dropped(rank: int, name: str, layout: Layout, moved: str) -> float:
 
     def step_of(attend: Any, tensors: dict[str, Tensor], toward: Tensor, ids: Any, **options: Any) -> list[Tensor]:
         torch.manual_seed(seeds.seed("packed dropout"))
-        output = attend(*tensors.values(), dropout_p=0.3, enable_gqa=True, segment_ids=ids, backend="tiled", **options)
+        output = attend(*tensors.values(), dropout_p=0.3, enable_gqa=True, segment_ids=ids, backend="blocks", **options)
         return [
             output.detach(),
             *torch.autograd.grad(output, [one for one in tensors.values() if one.requires_grad], toward),

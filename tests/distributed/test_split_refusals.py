@@ -101,7 +101,7 @@ SENTENCES = {
     "pairs": "UnsupportedError: rotate='ulysses' cannot run this: a rank would need the rows of attn_mask of all "
     "ranks; use 'ring' or 'all_gather'",
     "dense": "UnsupportedError: backend='dense' cannot run a ring: it has no gradients of a part of a softmax; "
-    "use 'triton' or 'native' or 'tiled', or rotate='all_gather'",
+    "use 'triton' or 'native' or 'blocks', or rotate='all_gather'",
     "way": "ValueError: rotate: got 'tree'; expected one of 'auto', 'ring', 'all_gather', 'ulysses'",
     "masks": "ValueError: attn_mask: got another on rank 1 of 2 than on rank 0; expected the same on all ranks",
     "sinks": "ValueError: sinks: got another on rank 1 of 2 than on rank 0; expected the same on all ranks",

@@ -29,7 +29,7 @@ KINDS = (*FEW, "shaw_per_head", "clamp+zero", "disentangled", "function")
 CLASSES = (*KINDS, "key_query", "kerple_power", "sandwich", "alibi_learned", "rope_dynamic", "rope_longrope")
 """Every class of encodings; of rotations those that read the length."""
 
-BACKENDS = ("dense", "tiled")
+BACKENDS = ("dense", "blocks")
 every_encoding = pytest.mark.parametrize("name", MODULES)
 every_kind = pytest.mark.parametrize("name", KINDS)
 few_encodings = pytest.mark.parametrize("name", FEW)

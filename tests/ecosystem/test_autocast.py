@@ -35,7 +35,7 @@ def plain_formula(module: Attention, subject: Subject, x: Tensor, dtype: torch.d
     return projected(plain_attention(subject, arrays, dtype).output.transpose(1, 2).flatten(2), layer.out_proj)
 
 
-BACKENDS = ("auto", "tiled")
+BACKENDS = ("auto", "blocks")
 FORMULA = "the plain formula"
 
 

@@ -46,7 +46,7 @@ ENCODINGS = {
     ),
 }
 every_encoding = pytest.mark.parametrize("name", ENCODINGS)
-every_backend = pytest.mark.parametrize("backend", ["dense", "tiled"])
+every_backend = pytest.mark.parametrize("backend", ["dense", "blocks"])
 
 
 class OnAGrid(nn.Module):
@@ -83,7 +83,7 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.graphs
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "backend"), [*((name, "tiled") for name in ENCODINGS), ("grid_bias", "dense"), ("all", "dense")]
+    ("name", "backend"), [*((name, "blocks") for name in ENCODINGS), ("grid_bias", "dense"), ("all", "dense")]
 )
 def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
     torch._dynamo.reset()
@@ -127,7 +127,7 @@ def test_exported(name: str, backend: str) -> None:
     module = OnAGrid(ENCODINGS[name](), backend)
     program = torch.export.export(module, (inputs(),), dynamic_shapes={"x": {0: torch.export.Dim("batch", max=9)}})
     nodes = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    assert nodes.count(torch.ops.relattn.tiled.default) == (backend == "tiled")
+    assert nodes.count(torch.ops.relattn.blocks.default) == (backend == "blocks")
     for batch in (1, 4):
         x = inputs(batch)
         assert_equal(program.module()(x), module(x))

@@ -37,7 +37,7 @@ def assert_the_same_gradients(module: Attention, reentrant: bool) -> None:
 
 
 @pytest.mark.pairs
-@pytest.mark.parametrize("backend", ["auto", "tiled"])
+@pytest.mark.parametrize("backend", ["auto", "blocks"])
 @pytest.mark.parametrize("reentrant", [True, False])
 @every_encoding
 def test_the_same_gradients(name: str, reentrant: bool, backend: str, rng: np.random.Generator) -> None:

@@ -60,7 +60,7 @@ def test_every_class_is_compiled() -> None:
 
 @one_class_quickly
 def test_one_graph_for_every_length(name: str, rng: np.random.Generator) -> None:
-    assert_one_graph(attention(name, rng, "tiled"), "aot_eager")
+    assert_one_graph(attention(name, rng, "blocks"), "aot_eager")
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_answers_and_gradients(name: str, rng: np.random.Generator) -> None:
     """Of starts, also as tensors: some encodings read explicit positions, which ends a graph."""
-    backend = str(rng.choice(["dense", "tiled", "native"]))
+    backend = str(rng.choice(["dense", "blocks", "native"]))
     kind = str(rng.choice(["diagonal", "capped diagonal"]))
     setting = random_setting(rng, **CASES[name].requirements(), kind=kind)
     check(make_subject(CASES[name], setting, "float32"), backend, "float32")

@@ -94,7 +94,7 @@ def test_autocast(dtype: str, backend: str, rng: np.random.Generator) -> None:
     ("backend", "compiler"),
     [
         pytest.param("dense", "aot_eager", marks=pytest.mark.slow),
-        pytest.param("tiled", "aot_eager", marks=pytest.mark.slow),
+        pytest.param("blocks", "aot_eager", marks=pytest.mark.slow),
         pytest.param("auto", "inductor", marks=pytest.mark.slow),
     ],
 )

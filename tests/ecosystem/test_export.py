@@ -47,7 +47,7 @@ def assert_exported(module: Attention) -> None:
     """The program of one pair of lengths gives the module's numbers at every other."""
     program = exported(module, inputs(11, 15), key_mask=keep(15))
     nodes = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    assert nodes.count(torch.ops.relattn.tiled.default) == (module.layer.backend == "tiled")
+    assert nodes.count(torch.ops.relattn.blocks.default) == (module.layer.backend == "blocks")
     for queries, keys in LENGTHS:
         given = inputs(queries, keys)
         assert_equal(program.module()(*given, key_mask=keep(keys)), module(*given, key_mask=keep(keys)))
@@ -55,8 +55,8 @@ def assert_exported(module: Attention) -> None:
 
 @every_traced_encoding_slowly
 def test_every_length(name: str, rng: np.random.Generator) -> None:
-    """With tiled; with dense see the next two, and test_onnx."""
-    assert_exported(attention(name, rng, "tiled"))
+    """With blocks; with dense see the next two, and test_onnx."""
+    assert_exported(attention(name, rng, "blocks"))
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ class Backends(torch.nn.Module):
         super().__init__()
         self.layers = torch.nn.ModuleList(
             RelativeMultiheadAttention(16, 2, ShawEmbedding(8, 3), backend=name)
-            for name in ("native", "tiled", "dense")
+            for name in ("native", "blocks", "dense")
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ print("same numbers")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["native", "tiled"])
+@pytest.mark.parametrize("backend", ["native", "blocks"])
 def test_onnx_of_a_program_asks_for_the_module(backend: str, rng: np.random.Generator) -> None:
     program = exported(attention(ONE, rng, backend).float(), inputs(11, 15, dtype=torch.float32))
     said = f"torch.onnx.export: got an ExportedProgram that calls relattn::{backend}; expected the module itself, or a"

@@ -138,14 +138,14 @@ def test_a_hessian(name: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("transform", [vmap, grad])
-def test_tiled_says_that_it_cannot_and_auto_knows(
+def test_blocks_says_that_it_cannot_and_auto_knows(
     transform: Callable, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No call is small here, so that "auto" would take tiled."""
+    """No call is small here, so that "auto" would take blocks."""
     for few in ("FEW_PAIRS", "FEW_PAIRS_PER_ELEMENT", "FEW_QUERIES"):
         monkeypatch.setattr(select, few, 0)
-    module, (query,) = attention("shaw", rng, "tiled"), inputs(9)
-    said = "backend='tiled' cannot run this: it does not run under vmap, grad and the other transforms of torch.func; "
+    module, (query,) = attention("shaw", rng, "blocks"), inputs(9)
+    said = "backend='blocks' cannot run this: it does not run under vmap, grad and the other transforms of torch.func; "
     with refused(UnsupportedError, said + "use 'dense' or 'reference'"):
         transform(lambda x: module(x.reshape(-1, 9, WIDTH)).sum())(query)
     module.layer.backend = "auto"

@@ -89,7 +89,7 @@ def test_encodings_of_several_axes(name: str) -> None:
 @pytest.mark.slow
 @quietly
 def test_auto_takes_dense(rng: np.random.Generator) -> None:
-    """Lengths are open, so that outside of ONNX "auto" would take tiled."""
+    """Lengths are open, so that outside of ONNX "auto" would take blocks."""
     module = attention("shaw", rng, "auto", fixed={"is_causal": True}).float()
     session = Session(module, inputs(11, dtype=torch.float32))
     for length in (1, 7, LONGEST):
@@ -108,9 +108,9 @@ def test_a_key_bias_sinks_and_a_cap(rng: np.random.Generator) -> None:
 
 
 @quietly
-def test_tiled_is_refused(rng: np.random.Generator) -> None:
-    module = attention("shaw", rng, "tiled").float()
+def test_blocks_is_refused(rng: np.random.Generator) -> None:
+    module = attention("shaw", rng, "blocks").float()
     with pytest.raises(torch.onnx.errors.OnnxExporterError) as caught:
         Session(module, inputs(11, dtype=torch.float32))
-    said = "backend='tiled' cannot run this: ONNX has no operator for its tiles; use 'dense' or 'reference'"
+    said = "backend='blocks' cannot run this: ONNX has no operator for its blocks; use 'dense' or 'reference'"
     assert said in str(caught.value)

@@ -176,7 +176,7 @@ def mark_open(tensors: dict[str, Tensor], given: dict[str, Given], **bounds: int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize("backend", ["dense", "blocks"])
 @pytest.mark.parametrize("asked", list(ASKED)[2:])
 def test_one_graph_of_both_passes(asked: str, backend: str) -> None:
     """The first two are calls of PyTorch's attention, and the others have what they have."""
@@ -198,7 +198,7 @@ def test_one_graph_of_both_passes(asked: str, backend: str) -> None:
     ("encoding", "backend"),
     [
         pytest.param(GridBias((8, 8), 2), "dense", id="bias"),
-        pytest.param(GridEmbedding(4, (8, 8)), "tiled", id="embedding"),
+        pytest.param(GridEmbedding(4, (8, 8)), "blocks", id="embedding"),
     ],
 )
 @pytest.mark.parametrize("inside", [False, True], ids=["grid", "sizes"])
@@ -243,7 +243,7 @@ def test_one_graph_for_more_and_for_fewer_tokens_than_a_table_has_rows() -> None
     assert graphs[0] == graphs[-1] == 1
 
 
-@pytest.mark.parametrize("backend", ["native", pytest.param("tiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["native", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_compiled_autograd_has_one_graph(backend: str) -> None:
     """The backward pass of a forward pass that was not compiled, as PyTorch's attention and dense have it."""
     from torch._dynamo import compiled_autograd

@@ -33,7 +33,7 @@ def largest(name: str, length: int, patched: bool = True) -> tuple[int, str]:
     """(bytes, operation) of the largest tensor of one forward and backward pass over `length` tokens."""
     model = made(name, length)
     if patched:
-        relattn.hf.patch(model, backend="tiled")
+        relattn.hf.patch(model, backend="blocks")
     inputs = CASES[name].inputs(length)
     with Allocated() as seen:
         CASES[name].output(model(**inputs), inputs).square().mean().backward()

@@ -56,12 +56,12 @@ def test_patched_twice() -> None:
     before = state(model)
     said = "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
     with refused(ValueError, said):
-        relattn.hf.patch(model, backend="tiled")
+        relattn.hf.patch(model, backend="blocks")
     with refused(ValueError, said):
         relattn.hf.patch(model.encoder)
     assert state(model) == before
     relattn.hf.unpatch(model)
-    relattn.hf.patch(model, backend="tiled")
+    relattn.hf.patch(model, backend="blocks")
 
 
 def test_nothing_to_undo() -> None:

@@ -142,7 +142,7 @@ def test_memory_of_two_streams() -> None:
     for length in (300, 600):
         model, targets = drawn(xlnet()), torch.zeros(BATCH, TARGETS, length)
         targets[:, range(TARGETS), range(TARGETS)] = 1.0
-        relattn.hf.patch(model, backend="tiled")
+        relattn.hf.patch(model, backend="blocks")
         mems = list(torch.randn(2, length, BATCH, XLNET["d_model"]))
         with Allocated() as seen:
             model(**text(length), attention_mask=padding(length), target_mapping=targets, mems=mems)[0].sum().backward()

@@ -51,7 +51,7 @@ def test_every_candidate_that_is_defined_is_right(encoding, mode, causal, batch)
 def test_on_axes_every_candidate_that_is_defined_is_right(encoding, mode, batch):
     work = workload(encoding, mode=mode, batch=batch)
     defined = {name: candidate for name, candidate in CANDIDATES.items() if candidate.reason(work) is None}
-    ours = {f"relattn {name}" for name in ("reference", "dense", "tiled", "native")}
+    ours = {f"relattn {name}" for name in ("reference", "dense", "blocks", "native")}
     peers = set() if (encoding, mode) == ("layout", "training") else {"transformers"}
     assert set(defined) - {"timm"} == {FLOOR, "sdpa, S as mask"} | ours | peers
     checked = {name: check(candidate, work) for name, candidate in defined.items()}
@@ -157,7 +157,7 @@ def test_auto_is_named_by_what_it_takes():
 def test_ours_are_right_under_a_window_and_with_terms_given(mode, changes):
     for encoding in ("relative", "transformer-xl", "disentangled"):
         work = replace(workload(encoding, mode == "decoding", mode), **changes)
-        found = {name: check(CANDIDATES[f"relattn {name}"], work) for name in ("native", "dense", "tiled")}
+        found = {name: check(CANDIDATES[f"relattn {name}"], work) for name in ("native", "dense", "blocks")}
         assert all(one.right for one in found.values()), found
 
 

@@ -62,7 +62,7 @@ def assert_same_bits(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Non
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["native", "tiled"])
+@pytest.mark.parametrize("backend", ["native", "blocks"])
 def test_a_mode_hears_the_operators_and_nothing_else_changes(backend: str) -> None:
     encoding, inputs, call = made(backend)
     expected = step(encoding, inputs, call)
@@ -121,9 +121,9 @@ def test_autocast_narrows_its_inputs() -> None:
     assert torch.equal(found, call(*(one.bfloat16() for one in inputs)))
 
 
-def test_shapes_alone_are_enough_for_tiled() -> None:
+def test_shapes_alone_are_enough_for_blocks() -> None:
     inputs = [torch.empty(1, 2, 40, 8, device="meta", requires_grad=True) for _ in range(3)]
-    output = relative_attention(*inputs, encoding=T5Bias(2).to("meta"), backend="tiled")
+    output = relative_attention(*inputs, encoding=T5Bias(2).to("meta"), backend="blocks")
     assert output.shape == (1, 2, 40, 8)
     assert "its kernels run on a CPU, and the query lies on meta" in explain(*inputs).others["native"]
 

@@ -152,7 +152,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator, mon
 
 @pytest.mark.one_in(2)
 @every_set
-@pytest.mark.parametrize("backend", ["native", "tiled"])
+@pytest.mark.parametrize("backend", ["native", "blocks"])
 @pytest.mark.parametrize("name", ["none", "relative_per_head", "shaw+shaw_values", "terms_all"])
 def test_dropout(name: str, backend: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
     """The factors are those that docs/equation.md lays out, whoever computes: few queries, and many across blocks."""
@@ -166,12 +166,12 @@ def test_dropout(name: str, backend: str, instructions: str, rng: np.random.Gene
         check(make_subject(CASES[name], setting, "float32"), backend, "float32", truth=by_formula)
 
 
-def test_dropped_weights_are_the_same_in_native_and_tiled() -> None:
+def test_dropped_weights_are_the_same_in_native_and_blocks() -> None:
     """Of one seed, with the identity for values, at lengths that neither takes in one block or tile."""
     query, key = torch.randn(1, 2, 300, 8), torch.randn(1, 2, 700, 8)
     value = torch.eye(700).expand(1, 2, 700, 700)
     found = []
-    for backend in ("native", "tiled"):
+    for backend in ("native", "blocks"):
         seeds.start_torch("dropped weights")
         found.append(relative_attention(query, key, value, dropout_p=0.5, backend=backend))
     assert torch.equal(found[0] == 0, found[1] == 0)

@@ -100,8 +100,8 @@ def test_batched_gradients(rng: np.random.Generator) -> None:
 
 def test_batched_gradients_that_are_refused() -> None:
     given = inputs()
-    output = relative_attention(*given, backend="tiled")
-    with pytest.raises(UnsupportedError, match="'tiled' cannot run this: it takes no batched gradients"):
+    output = relative_attention(*given, backend="blocks")
+    with pytest.raises(UnsupportedError, match="'blocks' cannot run this: it takes no batched gradients"):
         torch.autograd.grad(output, given, torch.ones(3, *output.shape), is_grads_batched=True)
 
 

@@ -163,11 +163,11 @@ def test_dropout(name: str, queries: int, instructions: str, rng: np.random.Gene
 
 
 def test_dropped_weights_go_by_the_pair_not_by_its_positions() -> None:
-    """The same weights as those of tiled, and as those of runs."""
+    """The same weights as those of blocks, and as those of runs."""
     query, key = drawn(1, 2, 300, 8), drawn(1, 2, 400, 8)
     value = torch.eye(400).expand(1, 2, 400, 400)
     found = []
-    for backend, position in (("native", torch.randperm(400)), ("tiled", torch.randperm(400)), ("native", 0)):
+    for backend, position in (("native", torch.randperm(400)), ("blocks", torch.randperm(400)), ("native", 0)):
         seeds.start_torch("dropped weights")
         found.append(relative_attention(query, key, value, dropout_p=0.5, key_position=position, backend=backend) == 0)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])

@@ -1,6 +1,6 @@
 """Memory of the kernels beyond inputs, outputs and gradients: what a step may take, and what a thread adds.
 
-The peaks are measured as in `tests.test_tiled_memory`, by the operating system in a process of its own.
+The peaks are measured as in `tests.test_blocks_memory`, by the operating system in a process of its own.
 """
 
 from collections.abc import Iterator

@@ -316,7 +316,7 @@ def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(library, "_runs", lambda *_: False)
     sentences[of("avx2")] = "RELATTN_NATIVE=avx2 asks for instructions that this processor lacks"
     inputs = [drawn(1, 2, 600, 4) for _ in range(3)]
-    expected = relative_attention(*inputs, encoding=T5Bias(2), backend="tiled")
+    expected = relative_attention(*inputs, encoding=T5Bias(2), backend="blocks")
     for found, sentence in sentences.items():
         assert found == sentence
         monkeypatch.setattr("relattn.backends.cpu.backend.kernels", lambda found=found: found)
@@ -330,7 +330,7 @@ def test_a_graph_that_asks_for_missing_kernels_is_told(monkeypatch) -> None:
     """It calls the operator without asking the backend."""
     monkeypatch.setattr(operator, "kernels", lambda: "RELATTN_NATIVE=off switches its kernels off")
     inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
-    message = "backend='native' cannot run this: RELATTN_NATIVE=off switches its kernels off; use 'tiled'"
+    message = "backend='native' cannot run this: RELATTN_NATIVE=off switches its kernels off; use 'blocks'"
     with pytest.raises(UnsupportedError, match=re.escape(message)):
         relative_attention(*inputs, backend="native")
 
@@ -391,13 +391,13 @@ def test_auto_leaves_bfloat16_to_tiles_of_the_processor(monkeypatch: pytest.Monk
     assert explain(query, key, value, encoding=encoding).chosen == "native"
 
 
-def test_auto_takes_tiled_for_many_pairs_that_neither_runs(monkeypatch) -> None:
+def test_auto_takes_blocks_for_many_pairs_that_neither_runs(monkeypatch) -> None:
     """Windows are not PyTorch's, and float64 is not native's, nor anything where it is switched off."""
     query, key, value = (torch.randn(1, 2, 1500, 8) for _ in range(3))
     assert explain(query, key, value, is_causal=True, window=(8, 0)).chosen == "native"
-    assert explain(query.double(), key.double(), value.double(), is_causal=True, window=(8, 0)).chosen == "tiled"
+    assert explain(query.double(), key.double(), value.double(), is_causal=True, window=(8, 0)).chosen == "blocks"
     monkeypatch.setattr("relattn.backends.cpu.backend.kernels", lambda: "off")
-    assert explain(query, key, value, is_causal=True, window=(8, 0)).chosen == "tiled"
+    assert explain(query, key, value, is_causal=True, window=(8, 0)).chosen == "blocks"
 
 
 @pytest.mark.parametrize("kind", ["in a row", "any order"])

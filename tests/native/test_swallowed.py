@@ -8,7 +8,7 @@ from relattn.backends.cpu import operator
 from tests.native.sets import every_set
 from tests.native.test_padding import both_passes
 from tests.test_axisless_terms import hold_what_a_mask_swallows
-from tests.test_tiled_edges import LENGTH, SWALLOWING, hold_a_swallowed_row_uniform
+from tests.test_blocks import LENGTH, SWALLOWING, hold_a_swallowed_row_uniform
 
 pytestmark = pytest.mark.pairs
 

@@ -129,7 +129,7 @@ def test_chunks_are_the_full_pass(name: str, kind: str, grad: bool, rng: np.rand
 
 
 def test_chunks_in_tiles(rng: np.random.Generator) -> None:
-    layer, x = layer_of("all of them", "tiled"), inputs()
+    layer, x = layer_of("all of them", "blocks"), inputs()
     for kind in WHERES:
         where = WHERES[kind](rng)
         assert_equal(decode(layer, x, chunk_sizes(rng, LENGTH), KVCache(), where), full(layer, x, where))

@@ -198,7 +198,7 @@ def gradients(output: Tensor, leaves: dict[str, Tensor], cotangent: Tensor) -> d
     return dict(zip(leaves, found, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks"])
 @pytest.mark.parametrize("name", ["unlimited", "[4, 0], padded", "[3, 2] chunked, padded"])
 def test_every_backend_gives_their_numbers(name: str, backend: str, rng: np.random.Generator) -> None:
     checkpoint, case = weights(), CASES[name]

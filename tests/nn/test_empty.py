@@ -27,7 +27,7 @@ def tokens(batch: int, length: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks"])
 @pytest.mark.parametrize(("batch", "length"), [(0, LENGTH), (2, 0), (0, 0)])
 def test_self_attention(batch: int, length: int, backend: str, name: str) -> None:
     layer, given = layer_of(name, backend), tokens(batch, length)
@@ -39,7 +39,7 @@ def test_self_attention(batch: int, length: int, backend: str, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks"])
 def test_an_empty_memory(backend: str, name: str) -> None:
     """Every query sees nothing: its output is that of zeros."""
     layer, given, memory = layer_of(name, backend), tokens(2, LENGTH), tokens(2, 0)
@@ -57,7 +57,7 @@ def test_an_empty_memory(backend: str, name: str) -> None:
 @pytest.mark.parametrize("listed", [False, True], ids=["in a row", "listed"])
 @pytest.mark.parametrize("max_length", [None, 3])
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "dense", "blocks"])
 @pytest.mark.parametrize("batch", [0, 2])
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 def test_a_cache(mode, batch: int, backend: str, name: str, max_length: int | None, listed: bool) -> None:

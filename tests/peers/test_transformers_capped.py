@@ -87,7 +87,7 @@ PEERS = {"Gemma 2": (of_gemma2, gemma2_ours, False), "gpt-oss": (of_gpt_oss, gpt
 TERMS = longest_sum(B, LENGTH, LENGTH, WIDTH, HEAD_DIM)
 
 
-@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize("backend", ["dense", "blocks"])
 @pytest.mark.parametrize(("peer", "mine", "sinks"), PEERS.values(), ids=PEERS)
 def test_whole_attention(
     peer: Callable[..., Tensor], mine: Callable[..., Tensor], sinks: bool, backend: str, rng: np.random.Generator
@@ -130,7 +130,7 @@ def inkling2_ours(a: dict[str, Tensor], backend: str) -> Tensor:
     ).transpose(1, 2)  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize("backend", ["dense", "blocks"])
 def test_inkling2_s_attention(backend: str, rng: np.random.Generator) -> None:
     """By the function that both kinds of its layers call; the layers' own parts make its arguments."""
     assert hasattr(inkling2.Inkling2FullAttention(inkling2_config(), 1), "sink_proj")

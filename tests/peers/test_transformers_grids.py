@@ -41,7 +41,7 @@ pytest_plugins = ["tests.contract.fresh"]
 B, HEADS, HEAD_DIM = 4, 2, 4
 WIDTH = HEADS * HEAD_DIM
 Arrays = dict[str, Tensor]
-every_backend = pytest.mark.parametrize("backend", ["dense", "tiled"])
+every_backend = pytest.mark.parametrize("backend", ["dense", "blocks"])
 
 
 class Attention(nn.Module):

@@ -16,7 +16,7 @@ from tests.contract.cases import CASES
 from tests.contract.operators import LAYOUTS, laid_out
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
-from tests.test_tiled_edges import SWALLOWING, hold_a_swallowed_row_uniform
+from tests.test_blocks import SWALLOWING, hold_a_swallowed_row_uniform
 from tests.triton import everywhere, one_order
 
 pytest_plugins = ["tests.contract.fresh"]

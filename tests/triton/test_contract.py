@@ -101,7 +101,7 @@ def test_windows_that_leave_tiles_out(name: str, window: tuple[int, int], device
 
 
 @pytest.mark.parametrize("device", [GPU])
-@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize("backend", ["dense", "blocks"])
 @every_case
 def test_the_other_backends_on_a_gpu(name: str, backend: str, device: str, rng) -> None:
     """In each of their dtypes, over every kind of setting."""

@@ -206,7 +206,7 @@ def test_every_size_that_this_gpu_is_given(
     )
 
 
-@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize("backend", ["dense", "blocks"])
 @pytest.mark.parametrize("name", ["relative_per_head", "shaw", "t5", "terms_all"])
 def test_the_other_backends_are_bit_equal_from_run_to_run(name: str, backend: str, rng: np.random.Generator) -> None:
     setting = Setting(2, 4, 2, 300, 310, 16, 16, seed=int(rng.integers(2**32)))
@@ -225,5 +225,5 @@ def test_auto_prefers_triton() -> None:
     assert explain(*tensors).chosen == "sdpa"
     assert explain(*tensors, encoding=encoding).chosen == "triton"
     double = explain(*(tensor.double() for tensor in tensors), encoding=encoding.double())
-    assert double.chosen in ("dense", "tiled")
+    assert double.chosen in ("dense", "blocks")
     assert double.others["triton"] == ["it computes in float32, and query is float64"]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from relattn.backends.base import Backend
+from relattn.backends.blocks import BlocksBackend
 from relattn.backends.cpu.backend import NativeBackend
 from relattn.backends.cpu.operator import has_few_queries
 from relattn.backends.dense import DenseBackend
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
-from relattn.backends.tiled import TiledBackend
 from relattn.backends.triton import TritonBackend
 from relattn.backends.triton.host.slow_place import warn_of_a_slow_place
 from relattn.checks.values import check_choice
@@ -31,17 +31,17 @@ BACKENDS: dict[str, Backend] = {
         TritonBackend(),
         DenseBackend(),
         NativeBackend(),
-        TiledBackend(),
+        BlocksBackend(),
         ReferenceBackend(),
     )
 }
 """Every backend by name, in the order in which "auto" prefers them for small problems."""
 
-NATIVE_FIRST = ("sdpa", "triton", "native", "dense", "tiled", "reference")
+NATIVE_FIRST = ("sdpa", "triton", "native", "dense", "blocks", "reference")
 """The order for small problems where a call of native costs less than one of dense."""
 
-MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "tiled", "dense", "reference")
-"""The order for other problems: dense runs what tiled cannot run."""
+MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "blocks", "dense", "reference")
+"""The order for other problems: dense runs what blocks cannot run."""
 
 PLAIN_PAIRS = 2**21
 PLAIN_PAIRS_IF_CAUSAL = 2**19
@@ -52,7 +52,9 @@ PLAIN_PAIRS_IF_DROPPED = 2**15
 FEW_PAIRS = 2**22
 FEW_PAIRS_PER_ELEMENT = 2**18
 FEW_QUERIES = 32
-"""Below any of these numbers dense is faster than tiled, with an unclipped table, D = 64, float32 on 2 cores."""
+"""Below any of these numbers dense was faster than the tiles that stood where blocks stand now, with an unclipped
+table, D = 64, float32 on 2 cores.
+"""
 
 PAIRS_FOR_A_STEP = 2**17
 """From here on a training step of native takes less time than one of dense in most of the figures, and in none of them
@@ -138,7 +140,7 @@ def explain_choice(name: str, problem: Problem) -> Explanation:
 
 
 def _by_preference(problem: Problem) -> list[Backend]:
-    """The backends that "auto" may take, best first; dense before tiled where the problem is known to be small.
+    """The backends that "auto" may take, best first; dense before blocks where the problem is known to be small.
 
     Without CUDA triton is Triton's interpreter, thousands of times slower than any other, so it runs only by name.
     Lengths that a compiled graph leaves open do not count as small, and get no guard.

@@ -91,9 +91,9 @@ def context_parallel_attention(
     encoding: the same on all ranks. ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
     query_position, key_position: an int or GridPositions are for the whole sequence; a tensor is for the rank's part.
     attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
-    dropout_p: it drops the same weights as one process of `native`, `tiled` or `triton` whose generator has the state
+    dropout_p: it drops the same weights as one process of `native`, `blocks` or `triton` whose generator has the state
         of rank 0's.
-    backend: for "ring" a backend with gradients of a part of the keys: "native", "tiled" or "triton".
+    backend: for "ring" a backend with gradients of a part of the keys: "native", "blocks" or "triton".
 
     The answer is as in `relative_attention`. All ranks call it, with the same options.
 

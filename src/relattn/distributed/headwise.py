@@ -36,7 +36,7 @@ class HeadwiseParallel(ParallelStyle):
     Parameters become DTensors under the same names. They are split along the axis that counts heads (`head_axes`), and
     whole on every process if the heads share them. Each gradient is that of all heads. An encoding that several layers
     share is split once. Masks, key_bias and sinks with an axis of heads must have the process's own heads. Dropout of
-    `native`, `tiled` and `triton` drops the same weights as one process whose generator has the same state: seed all
+    `native`, `blocks` and `triton` drops the same weights as one process whose generator has the same state: seed all
     processes with the same number.
 
     The mesh has one dimension, whose size N divides num_heads and num_kv_heads.

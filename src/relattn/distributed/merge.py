@@ -70,7 +70,7 @@ def merging(name: str, problems: Sequence[Problem]) -> MergingBackend:
         for problem in problems:
             select(name, problem)
         return _merging(BACKENDS[name])
-    order: list[Backend] = [BACKENDS["native"], BACKENDS["tiled"]]
+    order: list[Backend] = [BACKENDS["native"], BACKENDS["blocks"]]
     if problems[0].query.device.type == "cuda":
         order.insert(0, BACKENDS["triton"])
     can = (backend for backend in order if not any(any(backend.reasons(problem)) for problem in problems))

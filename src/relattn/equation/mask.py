@@ -7,7 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from relattn.positions.certainty import statically_true
@@ -76,13 +76,15 @@ class Mask(NamedTuple):
             pairs=pairs,
         )
 
-    def part(self, queries: slice, keys: slice) -> Mask:
-        """The mask of some of the queries and keys, under every head of every batch element."""
+    def part(self, queries: slice, keys: slice, heads: slice = slice(None), batch: int | None = None) -> Mask:
+        """The mask of some of the queries and keys, under some query heads of every batch element or of one."""
+        one = slice(None) if batch is None else slice(batch, batch + 1)
+        segments = self.segments
         return Mask(
-            positions=self.positions.part(queries, keys),
-            key_mask=None if self.key_mask is None else self.key_mask[:, keys],
-            segments=None if self.segments is None else (self.segments[0][:, queries], self.segments[1][:, keys]),
-            pairs=None if self.pairs is None else _of_pairs(self.pairs, slice(None), slice(None), queries, keys),
+            positions=self.positions.part(queries, keys, batch),
+            key_mask=None if self.key_mask is None else self.key_mask[one, keys],
+            segments=None if segments is None else (segments[0][one, queries], segments[1][one, keys]),
+            pairs=None if self.pairs is None else part_of_axes(self.pairs, one, heads, queries, keys),
         )
 
     def may_leave_out(self) -> tuple[bool, bool]:
@@ -164,12 +166,12 @@ def tile_of(
     pairs: Tensor, batch: int, heads: slice, queries: slice, keys: slice
 ) -> Float[Tensor, "1 #Hq #Lq #Lk"] | Bool[Tensor, "1 #Hq #Lq #Lk"]:
     """A view of some of the pairs of one batch element; an axis of size 1 holds for every index."""
-    return _of_pairs(pairs, slice(batch, batch + 1), heads, queries, keys)
+    return part_of_axes(pairs, slice(batch, batch + 1), heads, queries, keys)
 
 
-def _of_pairs(pairs: Tensor, *wanted: slice) -> Float[Tensor, "#B #Hq #Lq #Lk"] | Bool[Tensor, "#B #Hq #Lq #Lk"]:
+def part_of_axes(tensor: Shaped[Tensor, "*#n"], *wanted: slice) -> Shaped[Tensor, "*#n"]:
     """The wanted part of every axis; an axis of size 1 holds for every index."""
-    return pairs[tuple(slice(None) if size == 1 else part for size, part in zip(pairs.shape, wanted, strict=True))]
+    return tensor[tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, wanted, strict=True))]
 
 
 def all_of(conditions: Iterable[Tensor | None]) -> Tensor | None:

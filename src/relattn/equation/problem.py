@@ -6,6 +6,7 @@ The same tree holds these tensors, whether their gradients are wanted, and the g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -123,6 +124,21 @@ class Problem(NamedTuple):
             for table in axis[2:]:
                 leaves.append(None if table is None else table.values)
         return leaves
+
+    def with_leaves(self, leaves: Sequence[Tensor | None]) -> Problem:
+        """The problem with other tensors in place of its leaves; one for which None is given stays."""
+        query, key, value, pairs, key_bias, *of_axes = (
+            old if new is None else new for old, new in zip(self.leaves(), leaves, strict=True)
+        )
+        axes = []
+        for n, axis in enumerate(self.axes):
+            relative_query, *values = of_axes[5 * n : 5 * n + 5]
+            tables = dict(zip(TABLES, values, strict=True))
+            changed = {name: replace(table, values=tables[name]) for name, table in axis.tables().items()}
+            axes.append(axis.replace(relative_query=relative_query, **changed))
+        return self.replace(
+            query=query, key=key, value=value, axes=tuple(axes), mask=self.mask._replace(pairs=pairs), key_bias=key_bias
+        )
 
     def score_dtype(self) -> torch.dtype:
         """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""

@@ -106,6 +106,10 @@ class OffsetTable:
         end = min(max(first + count - self.first, start + 1), rows)
         return OffsetTable(self.values[:, start:end], self.first + start, self.beyond)
 
+    def of_heads(self, heads: slice) -> OffsetTable:
+        """The table of some query heads, a view."""
+        return self if self.values.shape[0] == 1 else OffsetTable(self.values[heads], self.first, self.beyond)
+
     def rows_met_by(self, positions: Positions) -> OffsetTable:
         """The table, a view without the rows on either side that no visible pair meets.
 

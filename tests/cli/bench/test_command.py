@@ -49,7 +49,7 @@ def test_every_backend_is_shown_beside_the_floor():
 @pytest.mark.slow
 def test_no_lab_is_needed():
     ran = without_the_lab("bench", "--encodings", "none", "--modes", "decoding", "--lengths", "8", *TINY[2:])
-    assert (ran.returncode, "relattn tiled" in ran.stdout) == (0, True), ran.stderr
+    assert (ran.returncode, "relattn blocks" in ran.stdout) == (0, True), ran.stderr
 
 
 def test_what_is_measured_is_said_before_torch_is_loaded(monkeypatch):

@@ -119,7 +119,7 @@ def _multiplies_explicit_rows(inputs: Inputs) -> bool:
 def _kernels() -> Kernels:
     available = kernels()
     if not isinstance(available, Kernels):  # an exported graph calls the operator without asking any backend
-        raise UnsupportedError(f"backend='native' cannot run this: {available}; use 'tiled'", {"native": [available]})
+        raise UnsupportedError(f"backend='native' cannot run this: {available}; use 'blocks'", {"native": [available]})
     return available
 
 

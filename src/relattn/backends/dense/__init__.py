@@ -56,13 +56,9 @@ class DenseBackend:
         if problem.dropout_p > 0.0:
             weights = _dropout(weights, problem)
         output = value_sums(weights, problem.value, visibility.keys)
-        for axis in problem.axes:
-            if axis.relative_values is None:
-                continue
-            arranged = arrange_by_query(axis.relative_values, axis.positions, weights.dtype)
-            # Only visible pairs have their own column in the strip: a row without visible pairs must not enter it.
-            visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
-            output = output + row_sums(arranged.collect(visible), arranged.rows)
+        # Only visible pairs have their own column in a strip: a row without visible pairs must not enter it.
+        hides = alive is not None and any(axis.relative_values is not None for axis in problem.axes)
+        output = add_relative_values(output, weights.masked_fill(~alive, 0.0) if hides else weights, problem)
         if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
             output = output.masked_fill(~alive, 0.0)
             lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
@@ -76,6 +72,17 @@ class DenseBackend:
         if lse is not None and problem.sinks is not None:
             weights = weights * share(lse if key_shift is None else lse + key_shift, problem.sinks)
         return weights.to(problem.output_dtype)
+
+
+def add_relative_values(
+    output: Float[Tensor, "B Hq Lq Dv"], weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem
+) -> Float[Tensor, "B Hq Lq Dv"]:
+    """output_i + sum_j w_ij RV[d]. The weights of hidden pairs are zero."""
+    for axis in problem.axes:
+        if axis.relative_values is not None:
+            arranged = arrange_by_query(axis.relative_values, axis.positions, weights.dtype)
+            output = output + row_sums(arranged.collect(weights), arranged.rows)
+    return output
 
 
 def _dropout(weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
@@ -106,8 +113,16 @@ def _masked_scores(
     """
     hidden = problem.mask.hidden()
     visibility = Visibility.of_pairs(problem.mask, hidden, problem.key.shape[1])
-    scores = _scores(visibility.cleaned(problem) if torch.is_grad_enabled() else problem)
-    key_shift = None
+    scores, key_shift = unmasked_scores(visibility.cleaned(problem) if torch.is_grad_enabled() else problem)
+    if hidden is None:
+        return scores, visibility, key_shift
+    scores = _fill_hidden(scores, hidden if visibility.queries is None else hidden & visibility.queries.unsqueeze(-1))
+    return scores, visibility, key_shift
+
+
+def unmasked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Float[Tensor, "#B #Hq #Lq"] | None]:
+    """S' - c, with what a float mask adds, of all pairs, hidden ones too; and c, None for 0."""
+    scores, key_shift = _scores(problem), None
     if problem.softcap is not None:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
     if problem.key_bias is not None:
@@ -116,10 +131,7 @@ def _masked_scores(
     added = problem.mask.added()
     if added is not None:
         scores = add(scores, added.to(scores.dtype))
-    if hidden is None:
-        return scores, visibility, key_shift
-    scores = _fill_hidden(scores, hidden if visibility.queries is None else hidden & visibility.queries.unsqueeze(-1))
-    return scores, visibility, key_shift
+    return scores, key_shift
 
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:

@@ -1,5 +1,6 @@
-"""What a softmax in tiles can get wrong and one over whole rows cannot; the tiles that the backend itself chooses."""
+"""What a softmax in blocks can get wrong; the blocks that the backend itself chooses, and what these leave out."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +9,8 @@ from torch import Tensor
 
 import relattn
 from relattn import attention_and_lse, explain, relative_attention
-from relattn.backends.problem_operator import Forward
-from relattn.backends.tiled import operator
-from relattn.backends.tiled.sizes import PAIRS, QUERIES, tile_sizes
-from tests.contract.tiles import TESTED_BACKENDS
+from relattn.backends import blocks
+from tests.contract.blocks import TESTED_BACKENDS
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -104,7 +103,7 @@ def test_the_gradient_of_a_mask_lies_as_the_compiler_is_told(rng) -> None:
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def compiled(*arguments: Tensor) -> Tensor:
-        return relative_attention(*arguments, backend="tiled")
+        return relative_attention(*arguments, backend="blocks")
 
     expected = torch.autograd.grad(relative_attention(*tensors, mask, backend="dense").sum(), mask)
     torch.testing.assert_close(torch.autograd.grad(compiled(*tensors, mask).sum(), mask), expected)
@@ -112,7 +111,7 @@ def test_the_gradient_of_a_mask_lies_as_the_compiler_is_told(rng) -> None:
 
 def test_a_backward_pass_under_autocast_keeps_its_dtypes(rng) -> None:
     tensors = inputs()
-    output = relative_attention(*tensors, backend="tiled")
+    output = relative_attention(*tensors, backend="blocks")
     upstream = torch.randn_like(output)
     expected = torch.autograd.grad(output, tensors, upstream, retain_graph=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -120,69 +119,118 @@ def test_a_backward_pass_under_autocast_keeps_its_dtypes(rng) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-# --- the tiles that it chooses, and "auto"
+# --- the blocks that it chooses, and "auto"
 
-TERMS = {
-    "relative": lambda: relattn.RelativeEmbedding(8, 2600),
+SIZES = 2, 4, 300, 600, 8
+ENCODINGS: dict[str, Callable[[], Any]] = {
+    "relative": lambda: relattn.RelativeEmbedding(8, 700),
     "shaw": lambda: relattn.ShawEmbedding(8, 16),
     "txl+t5": lambda: relattn.TransformerXLEmbedding(4, 8) + relattn.T5Bias(4),
+    "disentangled": lambda: relattn.DisentangledEmbedding(4, 8, max_distance=40),
+    "lists": lambda: relattn.RelativeEmbedding(8, 900, num_heads=4),
+}
+DOCUMENTS = torch.arange(SIZES[3]).div(130, rounding_mode="floor")[None].expand(2, -1)
+LIMITS: dict[str, dict[str, Any]] = {
+    "all pairs": {},
+    "causal": {"is_causal": True, "query_position": 300},
+    "a window": {"window": (150, 20), "query_position": 250},
+    "documents": {"segment_ids": (DOCUMENTS[:, :300], DOCUMENTS)},
+    "padding": {"key_mask": torch.arange(SIZES[3]) < torch.tensor([[170], [0]])},
+    "a mask": {"attn_mask": torch.arange(SIZES[2])[:, None] // 90 == torch.arange(SIZES[3]) // 180, "softcap": 3.0},
 }
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("limits", [{}, {"is_causal": True, "window": (1500, None), "query_position": 2200}], ids=str)
-@pytest.mark.parametrize("name", TERMS)
-def test_chosen_tiles_equal_dense_across_their_edges(name: str, limits: dict[str, Any], rng) -> None:
-    """Several tiles of queries, chunks of keys and batch elements, grouped queries; float64, equal but for rounding."""
-    encoding = TERMS[name]().double()
+@pytest.mark.pairs
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_chosen_blocks_equal_dense_across_their_edges(name: str, limits: str, rng) -> None:
+    """Several blocks of queries, heads and batch elements, grouped queries; float64, equal but for rounding."""
+    batch, heads, queries, keys, width = SIZES
+    encoding, given = ENCODINGS[name]().double(), dict(LIMITS[limits])
     for parameter in encoding.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    query = torch.randn(2, 4, 300, 8, dtype=torch.float64, requires_grad=True)
-    key, value = (torch.randn(2, 2, 2500, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    query = torch.randn(batch, heads, queries, width, dtype=torch.float64, requires_grad=True)
+    key, value = (torch.randn(batch, 2, keys, width, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    if name == "lists":
+        given |= {"query_position": torch.randperm(queries), "key_position": torch.randperm(keys)}
     leaves = [query, key, value, *encoding.parameters()]
     answers = {}
-    for backend in ("tiled", "dense"):
-        output, lse = attention_and_lse(
-            query, key, value, enable_gqa=True, encoding=encoding, backend=backend, **limits
-        )
-        upstream = (output.detach().cos(), lse.detach().cos())
+    for backend in ("blocks", "dense"):
+        output, lse = attention_and_lse(query, key, value, enable_gqa=True, encoding=encoding, backend=backend, **given)
+        upstream = (output.detach().cos(), lse.detach().masked_fill(lse == -torch.inf, 0.0).cos())
         answers[backend] = [output, lse, *torch.autograd.grad((output, lse), leaves, upstream)]
-    for tiled, dense in zip(*answers.values(), strict=True):
-        torch.testing.assert_close(tiled, dense, rtol=1e-9, atol=1e-9)
+    for ours, dense in zip(*answers.values(), strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-9, atol=1e-9)
+
+
+def blocks_of(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], **given: Any) -> list[blocks._Block]:
+    """The blocks of a call of the shape B, Hq, Hk, Lq, Lk."""
+    seen: list[blocks._Block] = []
+    walk = blocks._blocks
+    monkeypatch.setattr(blocks, "_blocks", lambda problem: iter(seen.extend(walk(problem)) or ()))
+    batch, heads, key_heads, queries, keys = shape
+    query, key = torch.zeros(batch, heads, queries, 1), torch.zeros(batch, key_heads, keys, 1)
+    relative_attention(query, key, key, enable_gqa=True, backend="blocks", **given)
+    return seen
+
+
+def pairs(block: blocks._Block, batch: int) -> int:
+    queries, keys, heads = (part.stop - part.start for part in (block.queries, block.keys, block.heads))
+    return queries * keys * heads * (batch if block.batch is None else 1)
 
 
 @pytest.mark.parametrize(
-    ("shape", "keys", "key_heads"),
-    [((1, 8, 8, 4096, 4096), 2048, 8), ((1, 1, 1, 4096, 4096), 8192, 4), ((1, 64, 1, 4096, 4096), 256, 1)],
+    ("shape", "count"),
+    [
+        ((1, 8, 8, 512, 512), 4),
+        ((1, 8, 8, 4096, 4096), 32 * 4),
+        ((2, 4, 4, 2048, 2048), 2 * 16),
+        ((1, 64, 1, 1024, 4096), 64),
+        ((1, 1, 1, 64, 2**17), 4),
+    ],
 )
-def test_tiles_stay_below_their_bound(shape: tuple[int, ...], keys: int, key_heads: int, monkeypatch) -> None:
-    seen = []
-    monkeypatch.setattr(operator, "tile_sizes", lambda problem: seen.append(tile_sizes(problem)) or seen[-1])
-    batch, heads, kv_heads, queries, key_length = shape
-    monkeypatch.setattr(operator, "forward", lambda problem, *_: _nothing(problem))
-    query, key = torch.randn(batch, heads, queries, 1), torch.randn(batch, kv_heads, key_length, 1)
-    relative_attention(query, key, key, enable_gqa=True, backend="tiled")
-    assert seen == [(QUERIES, keys, key_heads)]
-    assert QUERIES * min(keys, key_length) * key_heads * (heads // kv_heads) <= PAIRS
+def test_blocks_stay_below_their_bound(shape: tuple[int, ...], count: int, monkeypatch) -> None:
+    found = blocks_of(monkeypatch, shape)
+    assert len(found) == count
+    assert sum(pairs(block, shape[0]) for block in found) == shape[0] * shape[1] * shape[3] * shape[4]
+    fewest = blocks.FEWEST_QUERIES * shape[1] // shape[2] * shape[4]
+    assert max(pairs(block, shape[0]) for block in found) <= max(blocks.PAIRS, fewest)
 
 
-def _nothing(problem: Any) -> Forward:
-    rows = problem.query.new_zeros(problem.query.shape[:3])
-    return Forward(problem.query.clone(), rows, rows.clone(), rows.clone())
+IDS = torch.arange(1024)[None] // 256
+VISIBLE: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
+    "causal": ({"is_causal": True}, [(0, 128 * n + 128) for n in range(8)]),
+    "a window": ({"window": (100, 0)}, [(max(128 * n - 100, 0), 128 * n + 128) for n in range(8)]),
+    "documents": ({"segment_ids": IDS}, [(n // 2 * 256, n // 2 * 256 + 256) for n in range(8)]),
+    "padding": ({"key_mask": (torch.arange(1024) < 300)[None]}, [(0, 300)] * 8),
+    "nothing to see": ({"key_mask": torch.zeros(1, 1024, dtype=torch.bool)}, []),
+    "limits on lists": (
+        {"query_position": torch.arange(1024), "key_position": torch.arange(1024), "window": (9, 0)},
+        [(max(128 * n - 9, 0), 128 * n + 128) for n in range(8)],
+    ),
+    "a mask": ({"attn_mask": (IDS.mT == IDS)[None]}, [(n // 2 * 256, n // 2 * 256 + 256) for n in range(8)]),
+}
+
+
+@pytest.mark.parametrize("name", VISIBLE)
+def test_a_block_has_the_keys_that_it_sees(name: str, monkeypatch) -> None:
+    given, expected = VISIBLE[name]
+    found = blocks_of(monkeypatch, (1, 2, 2, 1024, 1024), **given)
+    assert [(block.keys.start, block.keys.stop) for block in found] == expected
 
 
 @pytest.mark.parametrize(
     ("shape", "chosen"),
     [
         ((1, 8, 512, 512), "dense"),
-        ((2, 8, 512, 512), "tiled"),
+        ((2, 8, 512, 512), "blocks"),
         ((64, 8, 128, 128), "dense"),
-        ((64, 8, 256, 256), "tiled"),
+        ((64, 8, 256, 256), "blocks"),
         ((16, 8, 31, 8192), "dense"),
-        ((16, 8, 32, 8192), "tiled"),
+        ((16, 8, 32, 8192), "blocks"),
     ],
 )
-def test_auto_takes_tiled_for_many_pairs(shape: tuple[int, int, int, int], chosen: str) -> None:
+def test_auto_takes_blocks_for_many_pairs(shape: tuple[int, int, int, int], chosen: str) -> None:
     """In float64, which native does not compute."""
     batch, heads, queries, keys = shape
     query, key = (torch.zeros(batch, heads, length, 1, dtype=torch.float64) for length in (queries, keys))

@@ -1,4 +1,4 @@
-"""`relattn::tiled` as an operator of PyTorch's: its schema, fake and gradient agree; what it refuses, it says.
+"""`relattn::blocks` as an operator of PyTorch's: its schema, fake and gradient agree; what it refuses, it says.
 
 `ecosystem` has torch.compile and torch.export.
 """
@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn import relative_attention
 from relattn.backends import problem_operator
+from relattn.backends.blocks import BlocksBackend
 from relattn.backends.problem_arguments import flat
-from relattn.backends.tiled import TiledBackend
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Problem
 from relattn.positions.contiguous import ContiguousPositions
@@ -36,7 +36,6 @@ from tests.contract.operators import (
 from tests.contract.places import listed, on_a_grid, started
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, make_subject
-from tests.contract.tiles import SMALL_TILES
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -75,21 +74,21 @@ def call_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """The operator's arguments in such a call, leaves of their own."""
     name, changes, dtype, dropout_p = CALLS[kind]
     subject = make_subject(ON_AXES[name], replace(PLAIN, **changes), dtype)
-    return operator_arguments(problem_operator, "tiled", subject, dropout_p, monkeypatch)
+    return operator_arguments(problem_operator, "blocks", subject, dropout_p, monkeypatch)
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_operator_passes_opcheck(kind: str, monkeypatch) -> None:
-    torch.library.opcheck(torch.ops.relattn.tiled.default, call_of(kind, monkeypatch))
+    torch.library.opcheck(torch.ops.relattn.blocks.default, call_of(kind, monkeypatch))
 
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_backward_operator_passes_opcheck(kind: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
-    given = backward_arguments(torch.ops.relattn.tiled, call_of(kind, monkeypatch))
+    given = backward_arguments(torch.ops.relattn.blocks, call_of(kind, monkeypatch))
     utils = ("test_schema", "test_faketensor")
-    torch.library.opcheck(torch.ops.relattn.tiled_backward.default, given, test_utils=utils)
+    torch.library.opcheck(torch.ops.relattn.blocks_backward.default, given, test_utils=utils)
 
 
 def test_every_kind_of_argument_is_checked(monkeypatch) -> None:
@@ -110,22 +109,22 @@ def test_a_start_on_the_cpu_goes_to_the_query_s_device() -> None:
 
 
 def test_vmap_is_refused(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_vmap_is_refused("tiled", TiledBackend, monkeypatch)
+    assert_vmap_is_refused("blocks", BlocksBackend, monkeypatch)
 
 
 def test_double_backward_is_refused(rng: np.random.Generator) -> None:
     subject = self_attention("shaw", rng)
-    output = subject.run("tiled", return_lse=False)
-    assert_double_backward_is_refused("tiled", output, list(subject.arrays.values()))
+    output = subject.run("blocks", return_lse=False)
+    assert_double_backward_is_refused("blocks", output, list(subject.arrays.values()))
 
 
 # --- how it is called
 
 
-both_tilings = pytest.mark.parametrize("backend", ["tiled", SMALL_TILES], indirect=True)
+small_blocks = pytest.mark.parametrize("backend", ["blocks"], indirect=True)
 
 
-@both_tilings
+@small_blocks
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients(mode: Any, backend: str, rng: np.random.Generator) -> None:
     subject = self_attention("txl+shaw+t5", rng)
@@ -136,7 +135,7 @@ def test_without_gradients(mode: Any, backend: str, rng: np.random.Generator) ->
     assert_equal((output, lse), subject.run("dense"))
 
 
-@both_tilings
+@small_blocks
 @pytest.mark.parametrize("wanted", [["query"], ["value"], ["key", "0.relative_values"], ["0.relative_keys"]])
 def test_some_gradients_alone(wanted: list[str], backend: str, rng: np.random.Generator) -> None:
     subject = self_attention("shaw", rng)
@@ -149,7 +148,7 @@ def test_some_gradients_alone(wanted: list[str], backend: str, rng: np.random.Ge
     assert_equal(found, expected)
 
 
-@both_tilings
+@small_blocks
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_inputs_that_are_not_contiguous(layout: str, backend: str, rng: np.random.Generator) -> None:
     subject = self_attention("shaw", rng)
@@ -164,7 +163,7 @@ def test_inputs_that_are_not_contiguous(layout: str, backend: str, rng: np.rando
     assert_equal(found, expected)
 
 
-@both_tilings
+@small_blocks
 def test_gradients_that_arrive_expanded(backend: str, rng: np.random.Generator) -> None:
     """The gradient of a sum is one number with a stride of zero."""
     subject = self_attention("txl+shaw+t5", rng)
@@ -173,7 +172,7 @@ def test_gradients_that_arrive_expanded(backend: str, rng: np.random.Generator) 
     assert_equal(found, expected)
 
 
-@both_tilings
+@small_blocks
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_activation_checkpointing(

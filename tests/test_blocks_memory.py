@@ -1,4 +1,4 @@
-"""Memory of a training step beyond inputs, output and gradients: linear in the length for tiled, quadratic for dense.
+"""Memory of a training step beyond inputs, output and gradients: linear in the length for blocks, quadratic for dense.
 
 Measured as the benchmark measures it, by the operating system in a process of its own: no buffer goes unseen.
 """
@@ -36,8 +36,8 @@ def is_far_below_a_matrix(found: int, length: int, heads: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("encoding", ["relative", "shaw"])
-def test_memory_of_tiled_is_linear(encoding: str) -> None:
-    short, long = (beyond("tiled", encoding, length) for length in LENGTHS)
+def test_memory_of_blocks_is_linear(encoding: str) -> None:
+    short, long = (beyond("blocks", encoding, length) for length in LENGTHS)
     assert grows_linearly(short, long, 4), f"{short / MIB:.0f} MiB, then {long / MIB:.0f} MiB"
     assert is_far_below_a_matrix(long, 8192), f"{long / MIB:.0f} MiB"
 
@@ -51,12 +51,12 @@ def test_memory_of_dense_is_seen_to_be_quadratic() -> None:
 
 @pytest.mark.slow
 def test_memory_of_eight_heads_stays_small() -> None:
-    assert beyond("tiled", "relative", 16384, heads=8) <= 256 * MIB
+    assert beyond("blocks", "relative", 16384, heads=8) <= 256 * MIB
 
 
 @pytest.mark.slow
 def test_memory_grows_no_faster_than_length_to_the_1_1() -> None:
-    short, long = (beyond("tiled", "relative", length) for length in (4096, 32768))
+    short, long = (beyond("blocks", "relative", length) for length in (4096, 32768))
     assert long <= 8**1.1 * short, f"{short / MIB:.0f} MiB, then {long / MIB:.0f} MiB"
 
 
@@ -67,7 +67,7 @@ def windowed_step(began: Callable[[], None], length: int, window: int) -> Memory
     began()
     before, start = current("cpu"), time.perf_counter()
     reset_peak("cpu")
-    output = relative_attention(query, key, value, encoding=encoding, window=(window - 1, 0), backend="tiled")
+    output = relative_attention(query, key, value, encoding=encoding, window=(window - 1, 0), backend="blocks")
     output.sum().backward()
     held, returned = sum(t.nbytes for t in (query, key, value)), 5 * output.nbytes
     return Memory(held, peak("cpu") - before, returned, time.perf_counter() - start)
