@@ -129,11 +129,11 @@ def held(what: str) -> list[str]:
 
 
 def over_ranks() -> list[str]:
-    """MiB of the zigzag ring on two and on four, of one process of tiled and of native."""
+    """MiB of the zigzag ring on two and on four, of one process of native."""
     figures = kept("devices").figures
     found = [figures[f"{world}, zigzag, ring"]["beyond_mib"] for world in (2, 4)]
-    alone = [figures[f"1, {backend}"]["beyond_mib"][0] for backend in ("tiled", "native")]
-    return [str(figure) for figure in (min(found[0]), max(found[0]), min(found[1]), max(found[1]), *alone)]
+    alone = figures["1, native"]["beyond_mib"][0]
+    return [str(figure) for figure in (min(found[0]), max(found[0]), min(found[1]), max(found[1]), alone)]
 
 
 def on_grid(study: str, candidate: str, length: int) -> list[str]:

@@ -75,7 +75,10 @@ BESIDE = {
         "relative",
         "relattn native",
     ),
-    "| **the same table, in tiles of PyTorch** | {} | {} | {} | {} |": ("relative", "relattn tiled"),
+    "| **the same table, in tiles of PyTorch (the backend before `blocks`)** | {} | {} | {} | {} |": (
+        "relative",
+        "relattn tiled",
+    ),
     "| the same table by the plain formula | {} | {} | {} | {} |": ("relative", "plain, strided"),
     "| the same table, handed to PyTorch's kernel as a mask | {} | {} | {} | {} |": ("relative", "sdpa, S as mask"),
     "| the same table by compiled FlexAttention | {} | {} | {} | {} |": ("relative", "flex"),
@@ -144,10 +147,10 @@ def places() -> Iterator[Place]:
         yield Place(page, template, partial(take.on_a_gpu, encoding))
     yield Place("docs/triton.md", ROTATION, partial(take.rotation, 64))
     for backend, template in (
-        ("tiled", "a causal training step at 1,024 positions takes {} times one without"),
+        ("blocks", "a causal training step at 1,024 positions takes {} times one without"),
         ("native", "kernels, at {} times ([figures](../measure/results/dropout.md))"),
     ):
-        yield Place("docs/tiles.md", template, partial(take.ratio, "dropout", backend))
+        yield Place("docs/blocks.md", template, partial(take.ratio, "dropout", backend))
     yield Place("docs/lab.md", "| n-gram | {} | |", take.ngram)
     for template, encoding in JSB.items():
         yield Place("docs/lab.md", template, partial(take.with_spread, "jsb/results.json", encoding))
@@ -165,7 +168,7 @@ def places() -> Iterator[Place]:
     yield Place(
         "docs/distributed.md",
         "holds {} to {} MiB on each of two processes beyond inputs, output and gradients, and {} to {} on each of "
-        "four. One process of `tiled` holds {}, and one process of `native` {},",
+        "four. One process of `native` holds {},",
         take.over_ranks,
     )
 

@@ -34,15 +34,13 @@ CATALOGUE = {
     "sam": Entry("axes", "Rows for dy and dx: SAM's global attention"),
     "swin": Entry("axes", "A table of biases on a grid: Swin's windows"),
     "layoutlm": Entry("axes", "Text order, x and y: LayoutLMv3"),
-    "whole-models": Entry("whole_models", "Training steps of whole models, on the kernels and in tiles"),
     "hugging-face": Entry("hugging_face", "Hugging Face models, patched and as they were"),
     "hugging-face-batches": Entry("hugging_face", "Padded and packed batches of Hugging Face models, patched"),
     "keras": Entry("keras_steps", "A training step under Keras, in blocks and by the naive formula"),
     "devices": Entry("devices", "Several devices: what a process holds and sends"),
     "first-use": Entry("first_use", "What a first call adds to `import torch`"),
     "instructions": Entry("instructions", "Instructions of a call, counted by callgrind"),
-    "small-numbers": Entry("small_numbers", "What tiny numbers cost, and why tiles use base 2"),
-    "tile-sizes": Entry("tile_sizes", "How large should the tiles of the tiled backend be?"),
+    "small-numbers": Entry("small_numbers", "What tiny numbers cost, and why blocks use exp2"),
 }
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -60,7 +58,7 @@ class Grid(NamedTuple):
 def _grid(encoding: str, causal: str, *candidates: str, **more: Any) -> Grid:
     direction = "causal" if causal == "yes" else "both directions"
     given = {"encodings": (encoding,), "causal": (causal,), "lengths": LENGTHS, "heads": (2,), "device": "cpu"} | more
-    ours = ("sdpa, no encoding", "relattn native", "relattn tiled", "relattn dense")
+    ours = ("sdpa, no encoding", "relattn native", "relattn blocks", "relattn dense")
     return Grid(f"Time and memory of {encoding}, {direction}", given, (*ours, *candidates))
 
 

@@ -138,7 +138,7 @@ CASES: tuple[tuple[int, Layout, Rotate, int | None], ...] = (
     (4, "zigzag", "ulysses", None),
     (4, "contiguous", "ring", 1024),
 )
-ALONE = ("native", "tiled")
+ALONE = ("native",)
 LENGTH = 65536
 SETTING = (
     f"A training step of {LENGTH:,} tokens, {HEADS} heads of {WIDTH}, float32, causal, Shaw's embedding clipped at "

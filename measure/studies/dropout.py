@@ -1,4 +1,4 @@
-"""What dropout costs: a training step with it beside one without, in `native` and in `tiled`."""
+"""What dropout costs: a training step with it beside one without, in `native` and in `blocks`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relattn.cli.bench.relattn_candidates import arguments
 from relattn.cli.bench.timing import interleaved
 from relattn.cli.bench.workload import TRAINING, Workload
 
-BACKENDS = ("native", "tiled")
+BACKENDS = ("native", "blocks")
 SECONDS = 1.0
 PROBABILITY = 0.1
 WORKLOAD = Workload("relative", 1024, 64, 8, True, TRAINING)

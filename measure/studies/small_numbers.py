@@ -1,4 +1,4 @@
-"""Why the tiled backend computes its softmax in base 2 and makes tiny weights zero: `backends/tiled/base_two.py`."""
+"""Why the backend `blocks` computes e^x by exp2 and makes tiny weights zero: `backends/blocks.py`."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import transformers
 
 from relattn.hf.installed import FIRST, LAST, VERSION, release

@@ -280,19 +280,14 @@ def test_cost_per_pair_measures():
     assert found["picoseconds"] > 0
 
 
-def test_small_numbers_layers_and_tiles_measure(monkeypatch):
-    from measure.studies import layer_decoding, small_numbers, tile_sizes
+def test_small_numbers_and_layers_measure():
+    from measure.studies import layer_decoding, small_numbers
 
     assert small_numbers.exponential("exp2", -95.0, 0.001)["ratio"][0] > 0
     assert small_numbers.product(1e-39, 0.001)["ratio"][0] > 0
     assert layer_decoding.measured("shaw", 1, "float32", 0.001, held=20)["ratio"][0] > 0
-    monkeypatch.setattr(tile_sizes, "PAIRS", (2**18,))
-    workload = replace(tile_sizes.WORKLOADS[0], length=16, heads=2)
     layers = {key: {"ratio": [1.5, 1.5, 1.5]} for key in layer_decoding.study("layer-decoding").measurements}
     assert rows_of(layer_decoding.markdown(layers))[0] == ["none", *["1.50"] * 4]
-    found = tile_sizes.measured(workload, 0.001)
-    assert list(found) == ["16 x 16 x 2"]
-    assert rows_of(tile_sizes.markdown({"1, 2, 16": found}))[0][:2] == ["1, 2, 16", "16 x 16 x 2"]
 
 
 def test_dropout_and_memory_measure():
@@ -374,15 +369,12 @@ def test_axes_measure(name):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_models_measure(monkeypatch):
-    from measure.studies import hugging_face, hugging_face_table, whole_models
+    from measure.studies import hugging_face, hugging_face_table
 
     monkeypatch.setattr(hugging_face, "SECONDS", 0.001)
     found = {"t5, 64, training": hugging_face.measured("t5", 64, "training")}
     assert found["t5, 64, training"]["pairs"] == timing.LEAST_PAIRS
     assert rows_of(hugging_face_table.markdown(True, found))[0][:3] == ["T5-base, encoder", "64 tokens", "training"]
-    model = whole_models.of_the_lab(2, 16, 1, 2, (16,))
-    found = {"lab, L=16": whole_models.measured(model, 16, 0.001)}
-    assert rows_of(whole_models.markdown(found))[0][0] == "lab, L=16"
 
 
 @pytest.mark.parametrize(("seconds", "pairs"), [(3.7, 15), (3.8, None)])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -201,8 +202,7 @@ def _backward(
     problem = _prepared(problem, seed)
     sums = problem.with_leaves(gradients)
     for block in _blocks(problem):
-        # The dispatcher leaves autograd out inside an operator. Outside of inference mode it is there.
-        with torch.inference_mode(False), torch.enable_grad():
+        with _autograd():
             part = block.of(problem)
             leaves = [
                 None if one is None or leaf is None else leaf.detach().requires_grad_()
@@ -219,6 +219,14 @@ def _backward(
             if whole is not None and gradient is not None:
                 whole += gradient
     return Differentiable.of(gradients)
+
+
+@contextmanager
+def _autograd() -> Iterator[None]:
+    """Autograd, which the dispatcher leaves out inside an operator, and its knowledge of views and changes in place."""
+    views = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False)  # pyright: ignore[reportPrivateUsage]
+    with torch.inference_mode(False), views, torch.enable_grad():
+        yield
 
 
 class _Weights(torch.autograd.Function):
