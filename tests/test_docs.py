@@ -88,7 +88,7 @@ OLD_NAMES = (
     "Listed", "Digits", "listed positions", "leading tokens", "leading=", "nowhere=", "answers_for_leading", "Sight",
     "is_watched", "certainly", "terms_of_no_axis", "go_below_the_cap", "NEVER", '"refuse"', "'refuse'", "benchmarks/",
     "relattn.bench", "relattn.lab", "relattn.support", "relattn.compiled", "compiled/", "backends/native",
-    "relattn compare", "relattn compose", "relattn reproduce", "in a fixed order", "return_lse",
+    "relattn compare", "relattn compose", "relattn reproduce", "in a fixed order", "return_lse", "tiled",
 )  # fmt: skip
 """Names that the house no longer has, as whole words."""
 DOCUMENTS = ["README.md", "lab/README.md", "DESIGN.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml"]

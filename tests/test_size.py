@@ -3,7 +3,8 @@
 The aim is 21,000 lines, of which 15,500 are code. A change that raises the bounds says by how much and why. Visible
 blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 430 and 290.
 Visible ranges on the Triton kernels: 165 and 95. Visible parts of the ring: 246 and 140. Blocks that calls share,
-ranges of explicit positions, and shares of the backward pass by their blocks: 244 and 178.
+ranges of explicit positions, and shares of the backward pass by their blocks: 244 and 178. The backend blocks in place
+of tiled: fewer by 1,088 and 711.
 """
 
 import ast
@@ -14,7 +15,7 @@ import pytest
 
 from tests.reach import ROOT
 
-MOST_LINES, MOST_CODE = 27_192, 18_504
+MOST_LINES, MOST_CODE = 27_177, 18_494
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

@@ -53,7 +53,7 @@ def _leaves(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
 
 def _backends(call: Callable[..., Tensor]) -> dict[str, Callable[[], Tensor]]:
     """relattn's ways, `call` with each backend."""
-    names = ("dense", "blocks", "native")
+    names = ("dense", "native")
     return {f"relattn {name}": (lambda name=name: call(backend=name)) for name in names}
 
 

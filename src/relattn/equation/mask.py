@@ -41,10 +41,6 @@ class Mask(NamedTuple):
         """Whether causality or window forbid any pair. With starts given as ints this needs no look at a pair."""
         return not (self.positions.lowest is None and self.positions.highest is None)
 
-    def keeps_all(self) -> bool:
-        """Whether key mask, segments and the mask of pairs are all absent."""
-        return self.key_mask is None and self.segments is None and self.pairs is None
-
     def hidden(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where a pair may not attend; None where every pair may."""
         kept, beyond = self.kept(), self.beyond_limits()
@@ -63,18 +59,6 @@ class Mask(NamedTuple):
         if self.pairs is not None:
             parts.append(self.pairs if self.pairs.dtype == torch.bool else self.pairs != -torch.inf)
         return all_of(parts)
-
-    def tile(self, batch: int, heads: slice, queries: slice, keys: slice) -> Mask:
-        """The mask of a tile: of these queries and keys under these query heads of one batch element."""
-        pairs = None if self.pairs is None else tile_of(self.pairs, batch, heads, queries, keys)
-        return Mask(
-            positions=self.positions.part(queries, keys, batch),
-            key_mask=None if self.key_mask is None else self.key_mask[batch : batch + 1, keys],
-            segments=None
-            if self.segments is None
-            else (self.segments[0][batch : batch + 1, queries], self.segments[1][batch : batch + 1, keys]),
-            pairs=pairs,
-        )
 
     def part(self, queries: slice, keys: slice, heads: slice = slice(None), batch: int | None = None) -> Mask:
         """The mask of some of the queries and keys, under some query heads of every batch element or of one."""
@@ -160,13 +144,6 @@ def _beyond_diagonals(positions: Positions, origin: int) -> Bool[Tensor, "1 1 Lq
     if lowest is None:
         return pairs.triu_(highest - origin + 1)
     return ~pairs.tril_(highest - origin).triu_(lowest - origin)
-
-
-def tile_of(
-    pairs: Tensor, batch: int, heads: slice, queries: slice, keys: slice
-) -> Float[Tensor, "1 #Hq #Lq #Lk"] | Bool[Tensor, "1 #Hq #Lq #Lk"]:
-    """A view of some of the pairs of one batch element; an axis of size 1 holds for every index."""
-    return part_of_axes(pairs, slice(batch, batch + 1), heads, queries, keys)
 
 
 def part_of_axes(tensor: Shaped[Tensor, "*#n"], *wanted: slice) -> Shaped[Tensor, "*#n"]:
