@@ -16,18 +16,19 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.dense import add_relative_values, unmasked_scores, value_sums
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_operator import Answers, Forward, Seed, finished, operator_of
 from relattn.equation.key_bias import lowered
-from relattn.equation.mask import part_of_axes
+from relattn.equation.mask import Mask, part_of_axes
 from relattn.equation.philox import factors_of, seed_of
 from relattn.equation.problem import Axis, Differentiable, Problem
 from relattn.equation.visibility import Visibility, keys_in_reach
 from relattn.equation.visible_ranges import VisibleRanges
+from relattn.positions.positions import Positions
 
 QUERIES, FEWEST_QUERIES = 128, 16
 PAIRS = 2**20
@@ -146,6 +147,29 @@ def _prepared(problem: Problem, seed: Seed) -> Problem:
     return problem.replace(query=query, key=key, value=value, key_shift=shift, seed=None if seed is None else int(seed))
 
 
+def _hide_(scores: Float[Tensor, "B H n m"], mask: Mask) -> None:
+    """-inf where a pair may not attend. Limits are looked at only for keys that they hide from some of the queries."""
+    kept, positions = mask.kept(), mask.positions
+    if kept is not None and not kept.all():
+        scores.masked_fill_(~kept, -torch.inf)
+    for keys in _limited(positions):
+        beyond = Mask(positions.part(slice(0, positions.query_length), keys)).beyond_limits()
+        if beyond is not None:
+            scores[..., keys].masked_fill_(beyond, -torch.inf)
+
+
+def _limited(positions: Positions) -> list[slice]:
+    """The keys that causality and window hide from some query: those before and after what all queries see."""
+    origin, first, end, count = positions.known_origin, 0, positions.key_length, positions.key_length
+    if origin is None:
+        return [slice(0, count)]
+    if positions.lowest is not None:
+        first = min(max(positions.lowest - origin + positions.query_length - 1, 0), count)
+    if positions.highest is not None:
+        end = min(max(positions.highest - origin + 1, 0), count)
+    return [slice(0, first), slice(end, count)] if first <= end else [slice(0, count)]
+
+
 def _exp_(exponents: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """exp(exponents), in place; 0 where that is below tiny / eps of the dtype.
 
@@ -173,9 +197,8 @@ def _forward(problem: Problem, seed: Seed) -> Forward:
     with torch.no_grad():
         for block in _blocks(problem):
             part, rows = block.of(problem), block.rows
-            scores, hidden = unmasked_scores(part)[0], part.mask.hidden()
-            if hidden is not None:
-                scores.masked_fill_(hidden, -torch.inf)
+            scores = unmasked_scores(part)[0]
+            _hide_(scores, part.mask)
             largest = scores.amax(-1, keepdim=True)
             maximum[rows] = largest.squeeze(-1)
             weights = _exp_(scores.sub_(largest.masked_fill_(largest == -torch.inf, 0.0)))
@@ -209,9 +232,7 @@ def _backward(
                 for leaf, one in zip(part.leaves(), gradients, strict=True)
             ]
             part = part.with_leaves(leaves)
-            weights = _Weights.apply(
-                unmasked_scores(part)[0], part.mask.hidden(), maximum[block.rows], delta[block.rows]
-            )
+            weights = _Weights.apply(unmasked_scores(part)[0], part.mask, maximum[block.rows], delta[block.rows])
             asked = [leaf for leaf in leaves if leaf is not None]
             found = torch.autograd.grad(_sums(weights, part), asked, dO[block.rows], allow_unused=True)  # pyright: ignore[reportArgumentType]
         into = [leaf for leaf, one in zip(block.of(sums).leaves(), gradients, strict=True) if one is not None]
@@ -236,12 +257,11 @@ class _Weights(torch.autograd.Function):
     def forward(
         ctx,
         scores: Float[Tensor, "B H n m"],
-        hidden: Bool[Tensor, "#B #H n m"] | None,
+        mask: Mask,
         maximum: Float[Tensor, "B H n"],
         delta: Float[Tensor, "B H n"],
     ) -> Tensor:
-        if hidden is not None:
-            scores.masked_fill_(hidden, -torch.inf)
+        _hide_(scores, mask)
         _exp_(scores.sub_(maximum.unsqueeze(-1)))
         ctx.mark_dirty(scores)
         ctx.save_for_backward(scores, delta)
