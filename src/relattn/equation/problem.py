@@ -133,9 +133,11 @@ class Problem(NamedTuple):
         axes = []
         for n, axis in enumerate(self.axes):
             relative_query, *values = of_axes[5 * n : 5 * n + 5]
-            tables = dict(zip(TABLES, values, strict=True))
-            changed = {name: replace(table, values=tables[name]) for name, table in axis.tables().items()}
-            axes.append(axis.replace(relative_query=relative_query, **changed))
+            tables = [
+                None if table is None or one is None else replace(table, values=one)
+                for table, one in zip(axis[2:], values, strict=True)
+            ]
+            axes.append(Axis(axis.positions, relative_query, *tables))
         return self.replace(
             query=query, key=key, value=value, axes=tuple(axes), mask=self.mask._replace(pairs=pairs), key_bias=key_bias
         )

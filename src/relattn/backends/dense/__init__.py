@@ -57,8 +57,9 @@ class DenseBackend:
             weights = _dropout(weights, problem)
         output = value_sums(weights, problem.value, visibility.keys)
         # Only visible pairs have their own column in a strip: a row without visible pairs must not enter it.
-        hides = alive is not None and any(axis.relative_values is not None for axis in problem.axes)
-        output = add_relative_values(output, weights.masked_fill(~alive, 0.0) if hides else weights, problem)
+        if alive is not None and any(axis.relative_values is not None for axis in problem.axes):
+            weights = weights.masked_fill(~alive, 0.0)
+        output = add_relative_values(output, weights, problem)
         if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
             output = output.masked_fill(~alive, 0.0)
             lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
