@@ -16,7 +16,7 @@ from relattn.backends.select import BACKENDS
 from relattn.call import Options, checked, request
 from relattn.checks.positions import places_of
 from relattn.distributed.merge import Merged
-from relattn.distributed.part import part_of
+from relattn.equation.part import part_of
 from relattn.equation.problem import TABLES, Differentiable, Problem
 from relattn.positions.positions import limits
 from tests import seeds

@@ -24,8 +24,9 @@ from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_operator import Answers, Forward, Seed, finished, operator_of
 from relattn.equation.key_bias import lowered
 from relattn.equation.mask import Mask, part_of_axes
+from relattn.equation.part import part_of
 from relattn.equation.philox import factors_of, seed_of
-from relattn.equation.problem import Axis, Differentiable, Problem
+from relattn.equation.problem import Differentiable, Problem
 from relattn.equation.visibility import Visibility, keys_in_reach
 from relattn.equation.visible_ranges import VisibleRanges
 from relattn.positions.positions import Positions
@@ -83,28 +84,8 @@ class _Block(NamedTuple):
 
     def of(self, problem: Problem) -> Problem:
         """The block's part of a problem: views of its tensors."""
-        elements, heads, queries = self.rows
-        keys, part = (elements, self.key_heads, self.keys), problem.dropout_origin()
-        key_bias, key_shift = problem.key_bias, problem.key_shift
-        return problem.replace(
-            query=problem.query[self.rows],
-            key=problem.key[keys],
-            value=problem.value[keys],
-            axes=tuple(self._of_axis(axis) for axis in problem.axes),
-            mask=problem.mask.part(queries, self.keys, heads, self.batch),
-            key_bias=None if key_bias is None else part_of_axes(key_bias, elements, heads, self.keys),
-            key_shift=None if key_shift is None else part_of_axes(key_shift, *self.rows),
-            part=part._replace(
-                query=part.query + queries.start,
-                key=part.key + self.keys.start,
-                head=part.head + (self.batch or 0) * part.heads + heads.start,
-            ),
-        )
-
-    def _of_axis(self, axis: Axis) -> Axis:
-        positions, r = axis.positions.part(self.queries, self.keys, self.batch), axis.relative_query
-        tables = {name: table.of_heads(self.heads).rows_met_by(positions) for name, table in axis.tables().items()}
-        return axis.replace(positions=positions, relative_query=None if r is None else r[self.rows], **tables)
+        keys = (self.rows[0], self.key_heads, self.keys)
+        return part_of(problem, self.queries, self.keys, problem.key[keys], problem.value[keys], self.heads, self.batch)
 
 
 def _blocks(problem: Problem) -> Iterator[_Block]:
@@ -115,8 +96,8 @@ def _blocks(problem: Problem) -> Iterator[_Block]:
     key_heads, num_keys, groups = problem.key.shape[1], problem.key.shape[2], problem.num_groups()
     lowest, highest = problem.sequence().positions.lowest, problem.sequence().positions.highest
     keys = num_keys if lowest is None or highest is None else min(num_keys, highest - lowest + QUERIES)
-    count = min(max(PAIRS // (groups * max(keys, 1)), FEWEST_QUERIES), QUERIES)
-    at_once = max(PAIRS // (groups * max(keys, 1) * count), 1)
+    count = min(max(PAIRS // (groups * keys), FEWEST_QUERIES), QUERIES)
+    at_once = max(PAIRS // (groups * keys * count), 1)
     ranges = VisibleRanges.of(problem.mask, has_bias=problem.has_bias())
     for element in [None] if ranges is None and at_once >= batch * key_heads else range(batch):
         for head in range(0, key_heads, at_once):
@@ -183,7 +164,7 @@ def _exp_(exponents: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 def _sums(weights: Float[Tensor, "B H n m"], part: Problem) -> Float[Tensor, "B H n Dv"]:
     """sum_j w_ij * (v_j + RV[d]), with dropout."""
-    if part.seed is not None and part.dropout_p > 0.0:
+    if part.seed is not None:
         weights = weights * factors_of(part, part.seed)
     return add_relative_values(value_sums(weights, part.value), weights, part)
 

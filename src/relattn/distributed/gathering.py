@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relattn.call import Request
 from relattn.distributed.lowering import Call, Gathered, lowered_over_all
-from relattn.distributed.part import part_of
+from relattn.equation.part import part_of
 from relattn.equation.problem import Axis, Problem
 from relattn.equation.tables import OffsetTable
 

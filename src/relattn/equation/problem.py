@@ -127,17 +127,15 @@ class Problem(NamedTuple):
 
     def with_leaves(self, leaves: Sequence[Tensor | None]) -> Problem:
         """The problem with other tensors in place of its leaves; one for which None is given stays."""
-        query, key, value, pairs, key_bias, *of_axes = (
-            old if new is None else new for old, new in zip(self.leaves(), leaves, strict=True)
-        )
+        given = Differentiable.of([old if new is None else new for old, new in zip(self.leaves(), leaves, strict=True)])
         axes = []
-        for n, axis in enumerate(self.axes):
-            relative_query, *values = of_axes[5 * n : 5 * n + 5]
+        for axis, one in zip(self.axes, given.axes, strict=True):
             tables = [
-                None if table is None or one is None else replace(table, values=one)
-                for table, one in zip(axis[2:], values, strict=True)
+                None if table is None or values is None else replace(table, values=values)
+                for table, values in zip(axis[2:], one.tables, strict=True)
             ]
-            axes.append(Axis(axis.positions, relative_query, *tables))
+            axes.append(Axis(axis.positions, one.relative_query, *tables))
+        query, key, value, pairs, key_bias, _ = given
         return self.replace(
             query=query, key=key, value=value, axes=tuple(axes), mask=self.mask._replace(pairs=pairs), key_bias=key_bias
         )
