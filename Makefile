@@ -75,7 +75,7 @@ test-triton: install ## the tests of the Triton kernels, whole but for test-ptx:
 	$(PYTEST) -m '$(WHOLE)' tests/triton
 	$(PYTEST) -m 'ptx and not slow' tests/triton/ptx
 
-test-all: export RELATTN_ONE_IN = $(ONE_IN)
+test-all test-tritons: export RELATTN_ONE_IN = $(ONE_IN)
 test-all: install ## the slow tests; the Triton kernels in Triton's interpreter, and a part of test-ptx
 	$(PYTEST) -m 'slow and not ptx'
 	TRITON_INTERPRET=1 $(PYTEST) -m triton tests/triton
@@ -89,7 +89,7 @@ test-tritons: install ## tests/triton under other versions of Triton, each in an
 	@for version in $(TRITONS); do \
 		echo "Triton $$version"; \
 		test -d build/triton-$$version || $(BIN)/python -m pip install --quiet --no-deps --target build/triton-$$version triton==$$version || exit 1; \
-		export PYTHONPATH=build/triton-$$version RELATTN_ONE_IN=$(ONE_IN); \
+		export PYTHONPATH=build/triton-$$version; \
 		TRITON_INTERPRET=1 $(PYTEST) -m triton tests/triton || exit 1; \
 		$(PYTEST) -m 'not (triton or ptx or gpu)' tests/triton || exit 1; \
 		$(PYTEST) -m 'ptx and not slow' tests/triton/ptx || exit 1; \

@@ -7,7 +7,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 import pytest
@@ -66,6 +66,11 @@ def spread(cases: list[pytest.Item]) -> Iterator[tuple[pytest.Item, int]]:
             heappush(queue, (-len(new), *rest, number))
 
 
+def share(cases: list[pytest.Item], part: int) -> set[pytest.Item]:
+    """One in `part` of the cases, those that meet the most pairs, one at least."""
+    return {case for case, _ in islice(spread(cases), max(len(cases) // part, 1))}
+
+
 def deselect(config: pytest.Config, items: list[pytest.Item], left: set[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=[item for item in items if item not in left])
     items[:] = [item for item in items if item in left]
@@ -86,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Tests with a timeout of their own last longest. They come first: at the end one worker would run them, and the
     others wait. A test that starts tests of its own starts all of them: the variables end here.
     """
-    since, share = os.environ.pop("RELATTN_SINCE", ""), os.environ.pop("RELATTN_ONE_IN", "")
+    since, one_in = os.environ.pop("RELATTN_SINCE", ""), os.environ.pop("RELATTN_ONE_IN", "")
     products, parts, files = defaultdict(list), defaultdict(list), defaultdict(list)
     for item in items:
         for node, _ in item.iter_markers_with_node("pairs"):
@@ -100,15 +105,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("one_in") is not None and item.get_closest_marker("slow") is None:
             parts[item.nodeid.partition("[")[0]].append(item)
     for part in parts.values():
-        count = len(part) // part[0].get_closest_marker("one_in").args[0]
-        for item, _ in list(spread(part))[max(count, 1) :]:
+        for item in {*part} - share(part, part[0].get_closest_marker("one_in").args[0]):
             item.add_marker(pytest.mark.slow)
     yield
-    if share:
+    if one_in:
         for item in items:
             files[item.path].append(item)
-        taken = [list(spread(cases))[: max(len(cases) // int(share), 1)] for cases in files.values()]
-        deselect(config, items, {item for cases in taken for item, _ in cases})
+        deselect(config, items, set().union(*(share(cases, int(one_in)) for cases in files.values())))
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 

@@ -259,7 +259,7 @@ def mutate_offsets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 
 
 def mutate_diagonal(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    """The matrix of scores, or a tile of it, starts at another offset."""
+    """The matrix of scores, or a block of it, starts at another offset."""
     finish = Positions.__post_init__
 
     def changed(self: Positions) -> None:

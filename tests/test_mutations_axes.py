@@ -224,7 +224,7 @@ def test_another_order_of_rows_is_seen(
     assert_red(subject, backend)
 
 
-# --- the problem that a backend receives, and what the tile loop makes of it
+# --- the problem that a backend receives
 
 
 def tables_exchanged(p: Problem) -> Problem:

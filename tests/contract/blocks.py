@@ -14,9 +14,8 @@ Parametrized as `backend`, indirectly: the fixture of that name in `fresh` then 
 """
 
 
-def start_backend(backend: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name again. Blocks have 1 to 5 queries and one key head, or all, until the patch is undone."""
+def make_blocks_small(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have 1 to 5 queries and one key head, or all, until the patch is undone."""
     rng = random.Random(seed)
     monkeypatch.setattr(blocks, "QUERIES", rng.randint(1, 5))
     monkeypatch.setattr(blocks, "PAIRS", rng.choice((1, 2**20)))
-    return backend

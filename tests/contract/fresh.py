@@ -3,10 +3,11 @@
 import pytest
 
 from tests import seeds
-from tests.contract.blocks import start_backend
+from tests.contract.blocks import make_blocks_small
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The backend's name. The blocks of "blocks" stay small for the whole test."""
-    return start_backend(request.param, seeds.seed(request.node.nodeid, "blocks"), monkeypatch)
+    make_blocks_small(seeds.seed(request.node.nodeid, "blocks"), monkeypatch)
+    return request.param

@@ -48,7 +48,7 @@ def on_grid(name: str, rng: np.random.Generator, *sizes: int, prefix_tokens: int
 @pytest.mark.parametrize("backend", ["blocks"], indirect=True)
 @pytest.mark.parametrize("name", KINDS)
 def test_dropout_is_the_documented_one(name: str, backend: str, rng: np.random.Generator) -> None:
-    """Whatever the tiles are: the factor of a pair follows from the seed and its place alone."""
+    """Whatever the blocks are: the factor of a pair follows from the seed and its place alone."""
     check(on_grid(name, rng, 2, 3, dropout_p=0.3), backend, "float64", truth=by_formula)
 
 

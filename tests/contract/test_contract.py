@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from relattn import UnsupportedError
 from tests import seeds
 from tests.contract.axes import AXES_CASES
-from tests.contract.blocks import TESTED_BACKENDS, start_backend
+from tests.contract.blocks import TESTED_BACKENDS, make_blocks_small
 from tests.contract.cases import CASES, DIFFERENT, DTYPES, EncodingCase, TermsCase, expected_answer
 from tests.contract.check import compare, expect
 from tests.contract.settings import Setting, settings_of
@@ -28,10 +28,10 @@ def check_all(case: EncodingCase | TermsCase, dtype: str, setting: Setting, retu
     """
     subject = make_subject(case, setting, dtype)
     expected = expect(subject, dtype, return_lse=return_lse)
-    for tested in (*TESTED_BACKENDS, *(("native",) if dtype == "float32" else ())):
-        note(f"backend: {tested}")
+    for backend in (*TESTED_BACKENDS, *(("native",) if dtype == "float32" else ())):
+        note(f"backend: {backend}")
         with pytest.MonkeyPatch.context() as monkeypatch:
-            backend = start_backend(tested, seeds.seed(setting.seed, "blocks"), monkeypatch)
+            make_blocks_small(seeds.seed(setting.seed, "blocks"), monkeypatch)
             answer = expected_answer(backend, case, setting, return_lse)
             if answer != "refuses":
                 try:
