@@ -28,7 +28,7 @@ from relattn import (
 )
 from relattn.backends.select import BACKENDS
 from tests.contract.blocks import TESTED_BACKENDS
-from tests.contract.settings import Setting
+from tests.contract.settings import FAR, Setting
 from tests.oracle.rope import Rule
 
 
@@ -139,6 +139,9 @@ def disentangled(s: Setting, *, num_buckets: int | None = None, **settings: Any)
     return Part(module, "disentangled", {} if num_buckets is None else {"max_distance": distance})
 
 
+BEYOND_ALL = 2 * FAR
+"""A trained length that no drawn position reaches."""
+
 ROPE_RULES: dict[str, tuple[dict[str, Any], Rule]] = {
     "yarn": (
         {"rope_type": "yarn", "original_max_position_embeddings": 40, "beta_fast": 6.0, "beta_slow": 0.25},
@@ -163,16 +166,16 @@ ROPE_RULES: dict[str, tuple[dict[str, Any], Rule]] = {
         Rule("dynamic", 3),
     ),
     "dynamic_below": (
-        {"rope_type": "dynamic", "original_max_position_embeddings": 4096},
-        Rule("dynamic", 4096),
+        {"rope_type": "dynamic", "original_max_position_embeddings": BEYOND_ALL},
+        Rule("dynamic", BEYOND_ALL),
     ),
     "longrope": (
         {"rope_type": "longrope", "original_max_position_embeddings": 4},
         Rule("longrope", 4, root=np.sqrt(1.0 + np.log(3.0) / np.log(4.0))),
     ),
     "longrope_below": (
-        {"rope_type": "longrope", "original_max_position_embeddings": 4096, "attention_factor": 1.25},
-        Rule("longrope", 4096, root=1.25),
+        {"rope_type": "longrope", "original_max_position_embeddings": BEYOND_ALL, "attention_factor": 1.25},
+        Rule("longrope", BEYOND_ALL, root=1.25),
     ),
 }  # fmt: skip
 
