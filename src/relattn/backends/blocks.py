@@ -89,7 +89,10 @@ class _Block(NamedTuple):
 
 
 def _blocks(problem: Problem) -> Iterator[_Block]:
-    """Every query of every head once, but for those that see no key."""
+    """Every query of every head once, but for those that see no key; the last queries first.
+
+    Under causality these have the most scores. The memory that they leave then fits all others.
+    """
     if not problem.num_pairs():
         return
     batch, _, length, _ = problem.query.shape
@@ -103,7 +106,7 @@ def _blocks(problem: Problem) -> Iterator[_Block]:
         for head in range(0, key_heads, at_once):
             of_keys = slice(head, min(head + at_once, key_heads))
             heads = slice(of_keys.start * groups, of_keys.stop * groups)
-            for first in range(0, length, count):
+            for first in reversed(range(0, length, count)):
                 queries = slice(first, min(first + count, length))
                 block = _Block(element, of_keys, heads, queries, slice(0, num_keys))
                 visible = _visible_keys(problem, ranges, block)
@@ -177,17 +180,19 @@ def _forward(problem: Problem, seed: Seed) -> Forward:
     problem = _prepared(problem, seed)
     with torch.no_grad():
         for block in _blocks(problem):
-            part, rows = block.of(problem), block.rows
-            scores = unmasked_scores(part)[0]
-            _hide_(scores, part.mask)
-            largest = scores.amax(-1, keepdim=True)
-            maximum[rows] = largest.squeeze(-1)
-            weights = _exp_(scores.sub_(largest.masked_fill_(largest == -torch.inf, 0.0)))
-            sums = weights.sum(-1, keepdim=True)
-            total[rows] = sums.squeeze(-1)
-            output[rows] = _sums(weights, part).div_(sums.masked_fill_(sums == 0.0, 1.0))
+            output[block.rows], maximum[block.rows], total[block.rows] = _answers_of(block.of(problem))
     lse = maximum + total.log()
     return Forward(output, lse if problem.key_shift is None else lse + problem.key_shift, maximum, total)
+
+
+def _answers_of(part: Problem) -> tuple[Float[Tensor, "B H n Dv"], Float[Tensor, "B H n"], Float[Tensor, "B H n"]]:
+    """Output, maximum and total of a block. Its scores end here, before the next block's begin."""
+    scores = unmasked_scores(part)[0]
+    _hide_(scores, part.mask)
+    maximum = scores.amax(-1, keepdim=True)
+    weights = _exp_(scores.sub_(maximum.masked_fill(maximum == -torch.inf, 0.0)))
+    total = weights.sum(-1, keepdim=True)
+    return _sums(weights, part).div_(total.masked_fill(total == 0.0, 1.0)), maximum.squeeze(-1), total.squeeze(-1)
 
 
 def _backward(
@@ -206,21 +211,32 @@ def _backward(
     problem = _prepared(problem, seed)
     sums = problem.with_leaves(gradients)
     for block in _blocks(problem):
-        with _autograd():
-            part = block.of(problem)
-            leaves = [
-                None if one is None or leaf is None else leaf.detach().requires_grad_()
-                for leaf, one in zip(part.leaves(), gradients, strict=True)
-            ]
-            part = part.with_leaves(leaves)
-            weights = _Weights.apply(unmasked_scores(part)[0], part.mask, maximum[block.rows], delta[block.rows])
-            asked = [leaf for leaf in leaves if leaf is not None]
-            found = torch.autograd.grad(_sums(weights, part), asked, dO[block.rows], allow_unused=True)  # pyright: ignore[reportArgumentType]
-        into = [leaf for leaf, one in zip(block.of(sums).leaves(), gradients, strict=True) if one is not None]
-        for whole, gradient in zip(into, found, strict=True):
+        rows, asked = block.rows, [one is not None for one in gradients]
+        found = _gradients_of(block.of(problem), asked, maximum[rows], delta[rows], dO[rows])
+        for whole, gradient in zip(block.of(sums).leaves(), found, strict=True):
             if whole is not None and gradient is not None:
                 whole += gradient
     return Differentiable.of(gradients)
+
+
+def _gradients_of(
+    part: Problem,
+    asked: list[bool],
+    maximum: Float[Tensor, "B H n"],
+    delta: Float[Tensor, "B H n"],
+    dO: Float[Tensor, "B H n Dv"],
+) -> list[Tensor | None]:
+    """A block's share of the gradients of its leaves, None where none is asked. Its weights end here."""
+    with _autograd():
+        leaves = [
+            leaf.detach().requires_grad_() if one and leaf is not None else None
+            for leaf, one in zip(part.leaves(), asked, strict=True)
+        ]
+        part = part.with_leaves(leaves)
+        weights = _Weights.apply(unmasked_scores(part)[0], part.mask, maximum, delta)
+        given = [leaf for leaf in leaves if leaf is not None]
+        found = iter(torch.autograd.grad(_sums(weights, part), given, dO, allow_unused=True))  # pyright: ignore[reportArgumentType]
+    return [None if leaf is None else next(found) for leaf in leaves]
 
 
 @contextmanager
