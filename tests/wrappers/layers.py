@@ -73,3 +73,9 @@ def random_input() -> Tensor:
 def linears(layer: nn.Module) -> list[str]:
     """The names of all Linears of a layer that no wrapper has touched."""
     return [name for name, module in layer.named_modules() if type(module) is nn.Linear]
+
+
+def assert_same_sums(found: Tensor | None, right: Tensor | None) -> None:
+    """Equal in float64 but for the order of sums: their terms are about as large as the largest entry."""
+    assert found is not None and right is not None
+    torch.testing.assert_close(found, right, rtol=0.0, atol=1e-12 * float(right.abs().max()))
