@@ -18,6 +18,7 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
+from relattn import plan
 from tests import reach, seeds
 
 
@@ -117,8 +118,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _fixed_numbers(request: pytest.FixtureRequest) -> None:
-    """A test draws what the base seed and its name fix, whatever ran before it."""
+    """A test draws what the base seed and its name fix, and finds no plan, whatever ran before it."""
     seeds.start_all(request.node.nodeid)
+    plan.KNOWN.clear()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -41,6 +42,20 @@ def test_made_once() -> None:
     made = lru_tensor_cache(SMALL_TENSORS)(counted)
     assert made(5, CPU) is made(5, CPU)
     assert made(6, CPU).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_rounded_span_has_all_offsets_and_serves_many_tokens(rng: np.random.Generator) -> None:
+    """At most twice as many and one, and a few spans for a thousand tokens."""
+    for _ in range(300):
+        first, count = int(rng.integers(-3000, 3000)), int(rng.integers(1, 3000))
+        wider = Span(first, count).rounded()
+        assert isinstance(wider.first, int)
+        assert wider.first <= first and first + count <= wider.first + wider.count
+        assert wider.count <= 2 * count + 1
+        assert wider.rounded() == wider
+    assert len({Span(-token, token + 1).rounded() for token in range(1000)}) == 12
+    start = torch.tensor(-7)
+    assert Span(start, 8).rounded().first is start
 
 
 def test_no_other_device_keeps_any() -> None:

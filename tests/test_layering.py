@@ -51,6 +51,7 @@ PARTS = (
     "encodings",
     "backends",
     "call",
+    "plan",
     "api",
     "varlen",
     "flex",

@@ -22,6 +22,7 @@ from relattn import (
     attention_weights,
     call,
     explain,
+    plan,
     relative_attention,
 )
 
@@ -96,7 +97,8 @@ def test_all_arguments_go_on(function: Callable[..., Any], monkeypatch: pytest.M
         came.update(inspect.signature(call.request_of).bind(*positional, **named).arguments)
         raise Seen
 
-    monkeypatch.setattr(api, "request_of", request_of)
+    for module in (api, plan):
+        monkeypatch.setattr(module, "request_of", request_of)
     with pytest.raises(Seen):
         function(**given)
     assert came.pop("return_lse", False) is (function is attention_and_lse)

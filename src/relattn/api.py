@@ -14,6 +14,7 @@ from relattn.equation.mask import AttentionMask, Segments
 from relattn.equation.terms import ScoreTerms
 from relattn.equation.visible_blocks import VisibleBlocks
 from relattn.errors import UnsupportedError
+from relattn.plan import attend
 from relattn.positions.position import PositionsLike
 from relattn.positions.positions import Window
 
@@ -87,8 +88,7 @@ def relative_attention(
         attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, visible_blocks=visible_blocks, window=window,
         key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
-    request = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
-    return request.run()[0]
+    return attend(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
 
 
 def attention_and_lse(

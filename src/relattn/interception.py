@@ -46,6 +46,19 @@ def refuse_graph() -> None:
     )
 
 
+def is_watched() -> bool:
+    """Whether anything but autograd sees the operations of a call, or changes them, whatever its tensors are."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateImportUsage]
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+        or type(F.scaled_dot_product_attention) is not BuiltinFunctionType
+    )
+
+
 def refuse_trace() -> None:
     """Raises UnsupportedError: under torch.jit.trace, which keeps the lengths of its example and is wrong at others."""
     if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]

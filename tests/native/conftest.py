@@ -23,8 +23,8 @@ def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def unwritten_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels' workspace holds NaN where they have not written, not what happened to lie there."""
-    made = operator._with_workspace
-    monkeypatch.setattr(operator, "_with_workspace", lambda *arguments: made(*arguments).fill_(math.nan))
+    made = operator.unwritten
+    monkeypatch.setattr(operator, "unwritten", lambda floats: made(floats).fill_(math.nan))
 
 
 @pytest.fixture

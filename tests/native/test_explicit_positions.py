@@ -286,8 +286,8 @@ def test_an_exported_graph_takes_other_positions() -> None:
 def test_scratch_does_not_grow_with_lengths_or_offsets(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what a run of the same lengths and table takes, it is a constant for each thread."""
     asked: list[int] = []
-    made = operator._with_workspace
-    monkeypatch.setattr(operator, "_with_workspace", lambda call, floats: asked.append(floats) or made(call, floats))
+    made = operator.unwritten
+    monkeypatch.setattr(operator, "unwritten", lambda floats: asked.append(floats) or made(floats))
     beyond = []
     for length in (600, 2400):
         encoding = RelativeEmbedding(16, length, beyond="clamp")  # a run meets all of its rows

@@ -76,14 +76,14 @@ def test_a_thread_adds_the_same_at_every_length(
     for least in ("PAIRS_TO_SHARE", "FEW_PAIRS_TO_SHARE"):
         monkeypatch.setattr(operator, least, 0)
     found: list[int] = []
-    given = operator._with_workspace
+    given = operator.unwritten
 
-    def recorded(call: bytearray, floats: int) -> Tensor:
-        workspace = given(call, floats)
+    def recorded(floats: int) -> Tensor:
+        workspace = given(floats)
         found.append(workspace.nbytes)
         return workspace
 
-    monkeypatch.setattr(operator, "_with_workspace", recorded)
+    monkeypatch.setattr(operator, "unwritten", recorded)
     encoding = (KeyQueryEmbedding(WIDTH, 2000) + ShawEmbedding(WIDTH, 16)).to(dtype)
 
     def workspaces(length: int, threads: int) -> list[int]:

@@ -131,8 +131,8 @@ def test_few_queries(mask: str, name: str, instructions: str, rng: np.random.Gen
 @pytest.mark.parametrize("hiding", ["-inf", "lowest", "segments", "key_mask"])
 def test_few_queries_beside_a_hole(hiding: str, instructions: str, rng: np.random.Generator, monkeypatch) -> None:
     """Scores between two visible blocks of a chunk are written, though nothing computes them."""
-    made = operator._with_workspace
-    monkeypatch.setattr(operator, "_with_workspace", lambda *arguments: made(*arguments).fill_(np.inf))
+    made = operator.unwritten
+    monkeypatch.setattr(operator, "unwritten", lambda floats: made(floats).fill_(np.inf))
     kept = np.ones((BATCH, 4 * SIZE), bool)
     kept[1, SIZE : 3 * SIZE] = False
     number = np.finfo(np.float32).min if hiding == "lowest" else -np.inf

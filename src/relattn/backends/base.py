@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -51,5 +51,19 @@ class MergingBackend(Backend, Protocol):
 
         answers: those of the whole call, over the keys of all parts. A part has no softmax of its own: its weights are
         exp(S - maximum) / total.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparingBackend(Backend, Protocol):
+    """A backend that can do for a problem, once, what depends on its metadata alone."""
+
+    def prepared(
+        self, problem: Problem, rows: Sequence[tuple[int, int] | None]
+    ) -> Callable[..., Float[Tensor, "B Hq Lq Dv"]] | None:
+        """O of q, k, v, r and the four tables of the sequence, None where absent; None where there is no such way.
+
+        The function takes tensors of the problem's metadata. rows: which rows of each table the problem has.
         """
         ...

@@ -79,6 +79,7 @@ class AlibiBias(RelativeEncoding):
         span = positions.span
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
         if parameter is None:
+            span = span.rounded()
             slopes = self.num_heads if self.given_slopes is None else self.given_slopes
             bias = _fixed_rows(*span, slopes, self.heads, self.signed, dtype, query.device)
         else:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from relattn.call import Options, checked, request, request_of
+from relattn.call import Options, checked, request
 from relattn.checks.autocast import is_autocast
 from relattn.checks.dtensors import FSDP, check_split_alike, outliving
 from relattn.checks.positions import check_window, places_beside, side_of
@@ -27,6 +27,7 @@ from relattn.interception import refuse_trace
 from relattn.nn.cache import KVCache
 from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
+from relattn.plan import attend
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.places import Places
@@ -164,8 +165,10 @@ class ProjectedAttention(nn.Module):
             query_position = 0 if query_position is None else query_position
             key_position = 0 if key_position is None else key_position
             if self.attend_parts is None:
-                asked = request_of(q, k, v, is_causal, enable_gqa, self.encoding, query_position, key_position, options)
-                output, _ = asked.with_dropout_origin(self.own_heads).run()
+                output = attend(
+                    q, k, v, is_causal, enable_gqa, self.encoding, query_position, key_position, options,
+                    self.own_heads,
+                )  # fmt: skip
             else:
                 others = options._asdict()
                 del others["visible_blocks"]

@@ -42,6 +42,17 @@ class Span(NamedTuple):
         """Every offset of the span, ascending."""
         return consecutive(self.first, self.count, device)
 
+    def rounded(self) -> Span:
+        """These offsets and more, up to powers of two, so that a decoder asks for the same span at many tokens.
+
+        At most about twice as many. As it is in a graph, where its start is a tensor, and where it lies far from 0.
+        """
+        if torch.compiler.is_compiling() or isinstance(self.first, Tensor):
+            return self
+        first, last = min(self.first, 0), max(self.first + self.count - 1, 0)
+        first, last = (-(1 << (-first - 1).bit_length()) if first else 0), (1 << (last - 1).bit_length() if last else 0)
+        return Span(first, last - first + 1) if last - first <= 2 * self.count else self
+
 
 class RowMemo(Protocol):
     """Keeps rows that depend only on parameters and offsets, so that a decoder computes each of them once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from relattn.backends.cpu.inputs import MOST_AXES
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.cpu.operator import gradients, part, run
+from relattn.backends.cpu.prepared import Prepared, prepared
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.equation.philox import seed_of
@@ -56,6 +57,10 @@ class NativeBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, if wanted, lse."""
         return run(problem, seed_of(problem))
+
+    def prepared(self, problem: Problem, rows: Sequence[tuple[int, int] | None]) -> Prepared | None:
+        """The forward pass without its addresses."""
+        return prepared(problem, rows)
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

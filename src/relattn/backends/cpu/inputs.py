@@ -61,25 +61,16 @@ class Inputs(NamedTuple):
     key_shift: Tensor | None
 
     @classmethod
-    def of(cls, problem: Problem, *, forward: bool = False, few: bool = False) -> Inputs:
-        """The inputs of a problem, with zeros in place of its padding where its content would matter.
+    def of(cls, problem: Problem, *, few: bool = False) -> Inputs:
+        """The inputs of a problem, without a look at any number but those of masks.
 
-        forward: for the forward pass, where a hidden score becomes -inf whatever it was, and only 0 * v remains.
-        few: of one with few queries; its kernels skip keys that no query sees.
+        few: for the kernels for few queries.
         """
         lanes, dtype, mask = LANES, torch.float32, problem.mask
         if few:
             lanes = 1
             if problem.key.dtype == problem.value.dtype and problem.key.dtype in ELEMENT_TYPES:
                 dtype = problem.key.dtype
-        else:
-            seen = Visibility.of(mask, problem.query.shape[0], problem.key.shape[1])
-            if seen.keys is not None or seen.queries is not None:
-                seen = Visibility(*(None if side is None or side.all() else side for side in seen))
-                if not forward:
-                    problem = seen.cleaned(problem)
-                elif seen.keys is not None and not problem.value.sum(dtype=dtype).isfinite():
-                    problem = problem.replace(value=with_zeros(problem.value, seen.keys))
         query_segments, key_segments = mask.segments or (None, None)
         explicit, key_bias, key_shift = mask.pairs, None, None
         if explicit is not None and explicit.dtype != torch.bool:
@@ -110,6 +101,23 @@ class Inputs(NamedTuple):
         )
 
 
+def without_padding(problem: Problem, *, forward: bool) -> Problem:
+    """The problem with zeros in place of its padding where its content would matter.
+
+    forward: for the forward pass, where a hidden score becomes -inf whatever it was, and only 0 * v remains. The
+        kernels for few queries need neither: they skip keys that no query sees.
+    """
+    seen = Visibility.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
+    if seen.keys is None and seen.queries is None:
+        return problem
+    seen = Visibility(*(None if side is None or side.all() else side for side in seen))
+    if not forward:
+        return seen.cleaned(problem)
+    if seen.keys is not None and not problem.value.sum(dtype=torch.float32).isfinite():
+        return problem.replace(value=with_zeros(problem.value, seen.keys))
+    return problem
+
+
 def rows_of(tensor: Tensor, lanes: int = LANES, dtype: torch.dtype = torch.float32) -> Tensor:
     """[..., width], the last axis contiguous, with zeros up to a multiple of `lanes`. The kernels read the numbers as
     they lie in memory: a lazy negation of torch is carried out.
@@ -120,6 +128,12 @@ def rows_of(tensor: Tensor, lanes: int = LANES, dtype: torch.dtype = torch.float
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
+def rows_of_table(values: Tensor, lanes: int) -> Tensor:
+    """[H, R, width] or, of a bias, [H, R], with the rows of a head side by side; a view of some rows may be so."""
+    values = rows_of(values, 1 if values.dim() == 2 else lanes)
+    return values if values.stride()[1:] == (*values.shape[2:], 1) else values.contiguous()
+
+
 def _axis(axis: Axis, lanes: int, *, is_explicit: bool) -> AxisInputs:
     """is_explicit: whether each token has its own position there."""
     relative_query, tables = axis.relative_query, []
@@ -127,9 +141,7 @@ def _axis(axis: Axis, lanes: int, *, is_explicit: bool) -> AxisInputs:
         if table is None:
             tables.append(None)
             continue
-        values = rows_of(table.values, 1 if table is axis.bias else lanes)
-        # A view of some of a table's rows has the rows of a head side by side, as the kernels read them.
-        tables.append(values if values.stride()[1:] == (*values.shape[2:], 1) else values.contiguous())
+        tables.append(rows_of_table(table.values, lanes))
     return AxisInputs(
         None if relative_query is None or axis.relative_keys is None else rows_of(relative_query, lanes),
         *tables,

@@ -29,8 +29,10 @@ FORWARD_ALONE = (0,) * 14
 """Stands in place of the gradients where none is wanted."""
 CALL = struct.Struct("=95q3d29q")
 AXIS = struct.Struct("=48q")
-WORKSPACE = CALL.size - 8
-"""The place of the workspace's address in the call."""
+WORKSPACE, OUTPUT = CALL.size - 8, CALL.size - 8 * 24
+"""The places of two addresses in the call: of the workspace and of the output."""
+INPUTS = (0, 4, 8, 12, 16, 25, 34, 43)
+"""The fields with the addresses of q, k and v, and of r, RK, RQ, RV and b of the sequence."""
 
 
 class Outputs(NamedTuple):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from relattn.backends.cpu.inputs import Inputs, rows_of
+from relattn.backends.cpu.inputs import Inputs, rows_of, without_padding
 from relattn.backends.cpu.layout import WORKSPACE, Gradients, Outputs, packed
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.dense import DenseBackend
@@ -45,7 +46,9 @@ def attend(problem: Problem, seed: Seed, *, return_lse: bool, for_backward: bool
     """
     rows, width = problem.query.shape[:3], problem.value.shape[3]
     few = has_few_queries(problem) and not for_backward
-    inputs = Inputs.of(problem, forward=True, few=few)
+    if not few:
+        problem = without_padding(problem, forward=True)
+    inputs = Inputs.of(problem, few=few)
     output = torch.empty((*rows, inputs.value.shape[3]), **FLOATS)
     lse = torch.empty(rows, **FLOATS) if return_lse else None
     maximum, total = (torch.empty(rows, **FLOATS), torch.empty(rows, **FLOATS)) if for_backward else (None, None)
@@ -67,6 +70,7 @@ def backward(
     problem: Problem, seed: Seed, answers: Answers, wanted: Differentiable[bool]
 ) -> Differentiable[Tensor | None]:
     """The gradients that are wanted; None for zeros."""
+    problem = without_padding(problem, forward=False)
     inputs = Inputs.of(problem)
     held = [*inputs[:3], inputs.explicit, inputs.key_bias, *(tensor for axis in inputs.axes for tensor in axis[:5])]
     buffers = [
@@ -95,6 +99,16 @@ def _run(
     problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: Seed, *, few: bool = False
 ) -> None:
     """Runs the backward pass if gradients are given, else a forward pass."""
+    call, floats, kernel = ready(problem, inputs, outputs, gradients, seed, few=few)
+    workspace = unwritten(floats)
+    struct.pack_into("=q", call, WORKSPACE, aligned(workspace))
+    kernel(ctypes.addressof(ctypes.c_char.from_buffer(call)))
+
+
+def ready(
+    problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: Seed, *, few: bool
+) -> tuple[bytearray, int, Callable[[int], None]]:
+    """A call without its workspace, the floats of the workspace, and the kernel that takes the call's address."""
     native = _kernels()
     threads = torch.get_num_threads() if problem.num_pairs() >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
     as_backward = gradients is not None or (outputs.maximum is not None and _multiplies_explicit_rows(inputs))
@@ -102,10 +116,19 @@ def _run(
     blocks = min(most_queries, problem.query.shape[2]), min(most_keys, problem.key.shape[2])
     call = packed(problem, inputs, outputs, gradients, blocks, threads, int(seed or 0))
     at = ctypes.addressof(ctypes.c_char.from_buffer(call))
-    workspace = _with_workspace(call, native.few_workspace(at) if few else native.workspace(at, gradients is not None))
-    kernel = native.few if few else native.forward if gradients is None else native.backward
-    kernel(at)
-    del workspace
+    if few:
+        return call, native.few_workspace(at), native.few
+    return call, native.workspace(at, gradients is not None), native.forward if gradients is None else native.backward
+
+
+def unwritten(floats: int) -> Tensor:
+    """Memory for a workspace."""
+    return torch.empty(floats, **FLOATS)
+
+
+def aligned(workspace: Tensor) -> int:
+    """Where the kernels' part of it begins."""
+    return -(-workspace.data_ptr() // ALIGNED) * ALIGNED
 
 
 def _multiplies_explicit_rows(inputs: Inputs) -> bool:
@@ -121,13 +144,6 @@ def _kernels() -> Kernels:
     if not isinstance(available, Kernels):  # an exported graph calls the operator without asking any backend
         raise UnsupportedError(f"backend='native' cannot run this: {available}; use 'blocks'", {"native": [available]})
     return available
-
-
-def _with_workspace(call: bytearray, floats: int) -> Tensor:
-    """Memory that the call points to, until it is freed."""
-    workspace = torch.empty(floats, **FLOATS)
-    struct.pack_into("=q", call, WORKSPACE, -(-workspace.data_ptr() // ALIGNED) * ALIGNED)
-    return workspace
 
 
 def _forward(problem: Problem, seed: Seed) -> Forward:

@@ -1,0 +1,235 @@
+"""Plans: what a call decides from metadata alone is decided once, for all calls whose metadata are the same.
+
+Metadata are shapes, strides, dtypes, flags, numbers that are no tensors, and settings of the process: whatever is read
+until the kernel starts. No value of a tensor is read. A plan holds no tensor and no address, so nothing needs to tell
+it that a module has changed: the encoding is lowered in every call, and its tables' metadata are in the key.
+
+A call that something watches, or that has a mask, a key bias, sinks, dropout or explicit positions, has no plan; nor
+has one on another device than a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.base import Backend, PreparingBackend
+from relattn.backends.cpu.library import Kernels, kernels
+from relattn.backends.select import select
+from relattn.call import NOTHING, Options, Request, request, request_of
+from relattn.checks.dtensors import ORDINARY
+from relattn.encodings.base import ON_SEQUENCE, EncodingSum, RelativeEncoding, lower, prepare, terms_of
+from relattn.equation.mask import Mask
+from relattn.equation.problem import Axis, Part, Problem
+from relattn.equation.tables import OffsetTable
+from relattn.equation.terms import ScoreTerms
+from relattn.interception import is_watched
+from relattn.positions.places import Places
+from relattn.positions.position import PositionsLike
+from relattn.positions.positions import SEQUENCE
+
+MOST_CALLS, MOST_TERMS = 256, 16
+"""Kept at a time: calls, and kinds of terms of each."""
+WHOLE = (int, type(None))
+NUMBERS = (float, *WHOLE)
+Kept = TypeVar("Kept")
+Tables = tuple[OffsetTable | None, ...]
+
+
+class Plan(NamedTuple):
+    """The decisions of a call.
+
+    rows: for each of the tables, where the rows that visible pairs meet begin and end in its values; None without it.
+    straight: O from q, k, v, r and the tables, where the backend has prepared its kernel; else None.
+    """
+
+    backend: Backend
+    mask: Mask
+    scale: float
+    output_dtype: torch.dtype
+    softcap: float | None
+    rows: tuple[tuple[int, int] | None, ...]
+    straight: Callable[..., Float[Tensor, "B Hq Lq Dv"]] | None
+
+    @classmethod
+    def of(cls, asked: Request, tables: Tables) -> Plan:
+        """The plan of a request whose encoding has these tables, not yet narrowed."""
+        problem = asked.problem
+        backend = select(asked.backend, problem)
+        rows = []
+        for table, met in zip(tables, problem.axes[0][2:], strict=True):
+            if table is None or met is None:
+                rows.append(None)
+            else:
+                start = met.first - table.first
+                rows.append((start, start + met.num_rows))
+        straight = backend.prepared(problem, rows) if isinstance(backend, PreparingBackend) else None
+        return cls(backend, problem.mask, problem.scale, problem.output_dtype, problem.softcap, tuple(rows), straight)
+
+    def run(self, query: Tensor, key: Tensor, value: Tensor, r: Tensor | None, tables: Tables) -> Tensor:
+        """O, of q and k as the encoding left them."""
+        if self.straight is not None:
+            return self.straight(query, key, value, r, *(None if table is None else table.values for table in tables))
+        met = []
+        for table, rows in zip(tables, self.rows, strict=True):
+            if table is None or rows is None:
+                met.append(None)
+            else:
+                start, end = rows
+                met.append(OffsetTable(table.values[:, start:end], table.first + start, table.beyond))
+        axis = Axis(self.mask.positions, r, *met)
+        problem = Problem(query, key, value, (axis,), self.mask, self.scale, self.output_dtype, softcap=self.softcap)
+        return self.backend.run(problem)[0]
+
+
+class Known(NamedTuple):
+    """A call that was checked: its places, and a plan for each kind of terms that an encoding made of it."""
+
+    places: Places
+    plans: dict[Hashable, Plan]
+
+
+KNOWN: dict[Hashable, Known] = {}
+"""By what is read of a call before its encoding is asked."""
+_KEEPING = Lock()
+
+
+def attend(
+    query: Float[Tensor, "*B Hq Lq D"],
+    key: Float[Tensor, "*B Hk Lk D"],
+    value: Float[Tensor, "*B Hk Lk Dv"],
+    is_causal: bool,
+    enable_gqa: bool,
+    encoding: RelativeEncoding | ScoreTerms | None,
+    query_position: PositionsLike,
+    key_position: PositionsLike,
+    options: Options,
+    part: Part | None = None,
+) -> Float[Tensor, "*B Hq Lq Dv"]:
+    """O of the arguments of `relative_attention`: by their plan, or as `request_of` does it.
+
+    part: of which larger call dropout counts the pairs.
+    """
+    read = _read_of_call(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
+    known = None if read is None else KNOWN.get(read)
+    if known is not None:
+        output = _planned(known, query, key, value, encoding, options)
+        if output is not None:
+            return output
+    asked = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
+    output = asked.with_dropout_origin(part).run()[0]
+    if read is not None and known is None:
+        _keep(KNOWN, read, Known(Places(asked.problem.mask.positions), {}), MOST_CALLS)
+    return output
+
+
+def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: Any, options: Options) -> Tensor | None:
+    """O by a plan, which is made where there is none; None where there is none to make, or the call is refused."""
+    terms = NOTHING
+    if encoding is not None:
+        try:
+            key, terms = _lowered(encoding, query, key, value, known.places)
+        except Exception:  # it is raised again, in the right words, where everything is checked
+            return None
+    read = _read_of_terms(key, terms)
+    if read is None:
+        return None
+    plan = known.plans.get(read)
+    tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
+    if plan is None:
+        try:
+            asked = request(query, key, value, query.shape[:1], known.places, terms, options)
+        except Exception:
+            return None
+        plan = Plan.of(asked, tables)
+        _keep(known.plans, read, plan, MOST_TERMS)
+    r = terms.relative_query
+    if terms.query is not None:
+        r, query = query if r is None and terms.relative_keys is not None else r, terms.query
+    return plan.run(query, key if terms.key is None else terms.key, value, r, tables)
+
+
+def _lowered(
+    encoding: RelativeEncoding, query: Tensor, key: Tensor, value: Tensor, places: Places
+) -> tuple[Tensor, ScoreTerms]:
+    """The prepared keys, and the terms. Those of one encoding are not checked: their metadata have been, or will be."""
+    if encoding.rewrites_keys:
+        key = prepare(encoding, key, {SEQUENCE: places.sequence.key})
+    if type(encoding) is EncodingSum or encoding.split is not None or encoding.axes != ON_SEQUENCE:
+        return key, lower(encoding, query, key, value, places)
+    return key, encoding(terms_of, query, key, places.sequence)
+
+
+def _read_of_call(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: object, enable_gqa: object, encoding: object,
+    query_position: object, key_position: object, options: Options,
+) -> Hashable | None:  # fmt: skip
+    """What is read of a call before its encoding is asked; None where the call has no plan."""
+    attn_mask, key_mask, segment_ids, visible_blocks, window, key_bias, softcap, sinks, dropout_p, scale, backend = (
+        options
+    )
+    if is_watched() or not (
+        attn_mask is key_mask is segment_ids is visible_blocks is key_bias is sinks is None
+        and type(dropout_p) is float
+        and dropout_p == 0.0
+        and type(scale) in NUMBERS
+        and type(softcap) in NUMBERS
+        and type(backend) is str
+        and type(is_causal) is type(enable_gqa) is bool
+        and type(query_position) is type(key_position) is int
+        and (window is None or (type(window) is tuple and all(type(side) in WHOLE for side in window)))
+        and (encoding is None or isinstance(encoding, RelativeEncoding))
+    ):
+        return None
+    native = kernels()
+    of_tensors = []
+    for tensor in (query, key, value):
+        if type(tensor) not in ORDINARY or (read := _read_of_tensor(tensor)) is None or len(read[0]) != 4:
+            return None
+        of_tensors.append(read)
+    if not query.shape[0] == key.shape[0] == value.shape[0] or query.device.type != "cpu":
+        return None
+    return (
+        *of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
+        torch.is_grad_enabled(), torch.get_num_threads(), native.name if isinstance(native, Kernels) else native,
+    )  # fmt: skip
+
+
+def _read_of_terms(key: Tensor, terms: ScoreTerms) -> Hashable | None:
+    """What is read of the prepared key and of terms; None where the call has no plan."""
+    if type(terms) is not ScoreTerms or terms.axes or terms.has_prefix_rows:
+        return None
+    found = []
+    for tensor in (key, terms.query, terms.key, terms.relative_query):
+        if tensor is not None and (tensor := _read_of_tensor(tensor)) is None:
+            return None
+        found.append(tensor)
+    for table in (terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias):
+        if table is None:
+            found.append(None)
+            continue
+        read = _read_of_tensor(table.values)
+        if read is None or type(table.first) is not int:
+            return None
+        found += read, table.first, table.beyond
+    return tuple(found)
+
+
+def _read_of_tensor(tensor: Tensor) -> tuple[Any, ...] | None:
+    """What is read of a tensor; None for one that is not ordinary."""
+    if type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg(), tensor.requires_grad
+
+
+def _keep(kept: dict[Hashable, Kept], read: Hashable, made: Kept, most: int) -> None:
+    """Keep it, and forget what was kept first beyond `most`."""
+    with _KEEPING:
+        kept[read] = made
+        if len(kept) > most:
+            del kept[next(iter(kept))]

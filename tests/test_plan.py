@@ -1,0 +1,384 @@
+"""A call by its plan has the bits of a call without, whatever has changed since the plan was made."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import relattn
+from relattn import (
+    AlibiBias,
+    DisentangledEmbedding,
+    KerpleBias,
+    KeyQueryEmbedding,
+    RelativeEmbedding,
+    RelativeEncoding,
+    RotaryEmbedding,
+    SandwichBias,
+    ShawEmbedding,
+    T5Bias,
+    TransformerXLEmbedding,
+    plan,
+    relative_attention,
+)
+
+HEADS, WIDTH = 4, 16
+ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding | None]] = {
+    "none": lambda: None,
+    "relative": lambda: RelativeEmbedding(WIDTH, 40, num_heads=HEADS),
+    "relative clamped": lambda: RelativeEmbedding(WIDTH, 5, beyond="clamp"),
+    "shaw": lambda: ShawEmbedding(WIDTH, 4),
+    "key query": lambda: KeyQueryEmbedding(WIDTH, 40),
+    "t5": lambda: T5Bias(HEADS),
+    "alibi": lambda: AlibiBias(HEADS),
+    "kerple": lambda: KerpleBias(HEADS),
+    "sandwich": lambda: SandwichBias(HEADS),
+    "rotary": lambda: RotaryEmbedding(WIDTH),
+    "transformer-xl": lambda: TransformerXLEmbedding(HEADS, WIDTH),
+    "disentangled": lambda: DisentangledEmbedding(HEADS, WIDTH),
+    "shaw + alibi": lambda: ShawEmbedding(WIDTH, 4) + AlibiBias(HEADS),
+    "rotary + t5": lambda: RotaryEmbedding(WIDTH) + T5Bias(HEADS),
+}
+BASE: dict[str, Any] = {
+    "encoding": "relative", "lengths": (12, 12), "heads": (HEADS, HEADS), "width": WIDTH, "value_width": WIDTH,
+    "batch": 2, "dtype": torch.float32, "layout": "plain", "records": False, "is_causal": True, "window": None,
+    "scale": None, "softcap": None, "query_position": 0, "key_position": 0, "backend": "auto", "dropout_p": 0.0,
+    "threads": 1, "enable_gqa": True, "mask": None,
+}  # fmt: skip
+CHANGES: dict[str, list[Any]] = {
+    "encoding": list(ENCODINGS),
+    "lengths": [(12, 12), (1, 12), (1, 13), (5, 12), (12, 7), (0, 12), (33, 33), (200, 200)],
+    "heads": [(HEADS, HEADS), (HEADS, 1), (HEADS, 2), (HEADS, 3), (2, 2)],
+    "width": [WIDTH, 8],
+    "value_width": [WIDTH, 24, 5],
+    "batch": [2, 1, 0],
+    "dtype": [torch.float32, torch.bfloat16, torch.float16, torch.float64],
+    "layout": ["plain", "heads last", "every second", "negative", "more axes"],
+    "records": [False, True],
+    "is_causal": [True, False, 1, None],
+    "window": [None, (3, 0), (3, None), (True, 0), (3.0, 0), [3, 0], (3,), (-1, 0)],
+    "scale": [None, 0.5, 1, True, float("nan"), "1"],
+    "softcap": [None, 5.0, 5, True, 0.0],
+    "query_position": [0, 3, np.int64(3), True, -2, torch.tensor(3), 2**61],
+    "key_position": [0, 2, False],
+    "backend": ["auto", "native", "dense", "blocks", "sdpa", "reference", "none"],
+    "dropout_p": [0.0, 0, False, -0.0, 2.0],
+    "threads": [1, 2],
+    "enable_gqa": [True, False, 1],
+    "mask": [None, "keys"],
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No plan of another test, and its threads."""
+    monkeypatch.setattr(plan, "KNOWN", {})
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def without_plans(call: Callable[[], Any]) -> Any:
+    """What a call answers that has no plan."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "_read_of_call", lambda *_: None)
+        return call()
+
+
+def answer(call: Callable[[], Any]) -> Any:
+    """What it returns, or the error's kind and text."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def same(found: Any, expected: Any) -> bool:
+    """To the bit, also NaN."""
+    if not isinstance(found, Tensor) or not isinstance(expected, Tensor):
+        return type(found) is type(expected) and found == expected
+    alike = found.dtype == expected.dtype and found.shape == expected.shape and found.stride() == expected.stride()
+    return (
+        alike
+        and found.requires_grad == expected.requires_grad
+        and torch.equal(found.nan_to_num(), expected.nan_to_num())
+    )
+
+
+def tensors_of(spec: dict[str, Any]) -> list[Tensor]:
+    """q, k and v with new numbers."""
+    (queries, keys), (heads, key_heads) = spec["lengths"], spec["heads"]
+    found = []
+    for length, count, width in (
+        (queries, heads, spec["width"]), (keys, key_heads, spec["width"]), (keys, key_heads, spec["value_width"]),
+    ):  # fmt: skip
+        shape, layout = (spec["batch"], count, length, width), spec["layout"]
+        tensor = torch.randn(shape, dtype=torch.float64).to(spec["dtype"])
+        if layout == "heads last":
+            tensor = tensor.transpose(1, 2).contiguous().transpose(1, 2)
+        elif layout == "every second":
+            tensor = tensor.repeat_interleave(2, -1)[..., ::2]
+        elif layout == "negative":
+            tensor = torch._neg_view(tensor)
+        elif layout == "more axes":
+            tensor = tensor.unsqueeze(0)
+        found.append(tensor.requires_grad_(spec["records"]))
+    return found
+
+
+def called(spec: dict[str, Any], encodings: dict[str, nn.Module | None], tensors: list[Tensor]) -> Callable[[], Any]:
+    """The call of a spec; its gradients beside its output, where it records."""
+    torch.set_num_threads(spec["threads"])
+    names = (
+        "is_causal",
+        "window",
+        "scale",
+        "softcap",
+        "query_position",
+        "key_position",
+        "backend",
+        "dropout_p",
+        "enable_gqa",
+    )
+    keywords = {name: spec[name] for name in names}
+    if spec["mask"]:
+        keywords["key_mask"] = torch.arange(spec["lengths"][1]) < torch.tensor([[5], [3]])[: spec["batch"]]
+
+    def call() -> Any:
+        with torch.set_grad_enabled(spec["records"]):
+            output = relative_attention(*tensors, encoding=encodings[spec["encoding"]], **keywords)
+            if not spec["records"]:
+                return output
+            return torch.cat([g.flatten() for g in (output, *torch.autograd.grad(output.square().sum(), tensors))])
+
+    return call
+
+
+def alter(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with one thing changed; most of the time from the base."""
+    name = list(CHANGES)[torch.randint(len(CHANGES), ())]
+    before = spec if torch.rand(()) < 0.3 else BASE
+    return {**before, name: CHANGES[name][torch.randint(len(CHANGES[name]), ())]}
+
+
+@pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_one_thing_changed_in_random_order(count: int) -> None:
+    """The bits, strides, flags and errors of the same calls without plans."""
+    encodings: dict[str, nn.Module | None] = {name: make() for name, make in ENCODINGS.items()}
+    spec, hits = BASE, 0
+    for _ in range(count):
+        spec = alter(spec)
+        call = called(spec, encodings, tensors_of(spec))
+        found = answer(call)
+        hits += any(known.plans for known in plan.KNOWN.values())
+        expected = without_plans(lambda call=call: answer(call))
+        assert same(found, expected), (spec, found, expected)
+    assert hits > count // 2
+
+
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("change", [
+    {}, {"backend": "native"}, {"dtype": torch.bfloat16, "backend": "native"}, {"lengths": (1, 12)},
+    {"lengths": (1, 12), "dtype": torch.float16, "backend": "native"}, {"heads": (HEADS, 2), "backend": "native"},
+    {"lengths": (5, 30), "key_position": 3}, {"is_causal": False, "batch": 1}, {"window": (3, 0), "backend": "native"},
+    {"layout": "heads last", "softcap": 3.0},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_later_calls_have_the_bits_of_the_first(encoding: str, change: dict[str, Any], records: bool) -> None:
+    """The second call makes the plan, the third takes it."""
+    encodings: dict[str, nn.Module | None] = {encoding: ENCODINGS[encoding]()}
+    spec = {**BASE, **change, "encoding": encoding, "records": records}
+    for _ in range(3):
+        call = called(spec, encodings, tensors_of(spec))
+        assert same(call(), without_plans(call))
+    (known,) = plan.KNOWN.values()
+    assert len(known.plans) == 1
+
+
+def test_a_refused_call_is_refused_later() -> None:
+    """Its numbers equal those of a call that has a plan."""
+    query = torch.randn(1, HEADS, 12, WIDTH)
+    for keywords, given in (
+        ({"is_causal": True}, {"is_causal": 1}),
+        ({"is_causal": True, "window": (1, 0)}, {"is_causal": True, "window": (True, 0)}),
+        ({"is_causal": True, "window": (3, 0)}, {"is_causal": True, "window": (3.0, 0)}),
+        ({"scale": 1.0}, {"scale": True}),
+        ({"query_position": 1}, {"query_position": True}),
+    ):
+        for _ in range(3):
+            relative_attention(query, query, query, **keywords)
+        texts = [answer(lambda given=given: relative_attention(query, query, query, **given)) for _ in range(2)]
+        assert (
+            texts[0]
+            == texts[1]
+            == without_plans(lambda given=given: answer(lambda: relative_attention(query, query, query, **given)))
+        )
+        assert isinstance(texts[0], tuple), given
+
+
+class Three(RelativeEncoding):
+    """An encoding whose terms are none."""
+
+    def terms(self, query: Tensor, key: Tensor, positions: Any) -> Any:
+        return 3
+
+
+def test_an_encoding_that_fits_no_more_is_refused_in_its_own_words() -> None:
+    query = torch.randn(1, HEADS, 12, WIDTH)
+    for _ in range(3):
+        relative_attention(query, query, query, is_causal=True)
+    for encoding, text in (
+        (RelativeEmbedding(WIDTH, 5), "RelativeEmbedding max_length"),
+        (T5Bias(3), "T5Bias"),
+        (Three(), "Three.terms: returned int"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=text):
+            relative_attention(query, query, query, is_causal=True, encoding=encoding)
+
+
+def changed_modules() -> Iterator[tuple[str, nn.Module]]:
+    """A table whose numbers, memory, rule or dtype have changed."""
+    encoding: Any = RelativeEmbedding(WIDTH, 12, num_heads=HEADS)
+    yield "as it was", encoding
+    with torch.no_grad():
+        encoding.relative_keys.add_(1.0)
+    yield "other numbers", encoding
+    encoding.relative_keys.data = torch.randn(HEADS, 23, WIDTH)
+    yield "data set", encoding
+    encoding.relative_keys = nn.Parameter(torch.randn(HEADS, 23, 2 * WIDTH)[..., ::2])
+    yield "other strides", encoding
+    encoding.beyond = "clamp"
+    yield "another rule", encoding
+    encoding.relative_keys = nn.Parameter(torch.randn(1, 9, WIDTH))
+    encoding.max_length = 5
+    yield "fewer rows", encoding
+    encoding.beyond = "zero"
+    yield "nothing beyond them", encoding
+    yield "a copy", copy.deepcopy(encoding)
+    yield "pickled", pickle.loads(pickle.dumps(encoding))
+    encoding.register_forward_hook(lambda module, given, terms: relattn.ScoreTerms())
+    yield "a hook", encoding
+
+
+def test_a_module_that_changes_needs_no_signal() -> None:
+    query = torch.randn(1, HEADS, 12, WIDTH)
+    with torch.no_grad():
+        for name, encoding in changed_modules():
+            for _ in range(3):
+                found = relative_attention(query, query, query, is_causal=True, encoding=encoding)
+                expected = without_plans(
+                    lambda encoding=encoding: relative_attention(query, query, query, is_causal=True, encoding=encoding)
+                )
+                assert same(found, expected), name
+
+
+def test_a_gradient_that_is_asked_for_later() -> None:
+    """Under one grad mode."""
+    encoding, query = RelativeEmbedding(WIDTH, 12).requires_grad_(False), torch.randn(1, HEADS, 12, WIDTH)
+
+    def call() -> Tensor:
+        return relative_attention(query, query, query, encoding=encoding, backend="native")
+
+    assert not any(call().requires_grad for _ in range(3))
+    encoding.requires_grad_(True)
+    assert all(call().requires_grad for _ in range(3))
+    encoding.requires_grad_(False)
+    assert not call().requires_grad
+    query.requires_grad_(True)
+    assert all(call().requires_grad for _ in range(3))
+
+
+def test_keys_that_no_query_sees_do_not_matter() -> None:
+    """The kernels do not read them: a plan reads no value, and could not leave them out."""
+    query, key, value = (torch.randn(1, length, HEADS, WIDTH).transpose(1, 2) for length in (9, 30, 30))
+    seen, keywords = slice(7, 19), {"query_position": 10, "is_causal": True, "window": (3, 0)}
+    for at in (float("inf"), float("nan"), 1.0, float("inf")):
+        value[:, :, : seen.start] = value[:, :, seen.stop :] = at
+        found = relative_attention(query, key, value, **keywords, backend="native")
+        expected = relative_attention(
+            query, key[:, :, seen], value[:, :, seen], **keywords, key_position=seen.start, backend="reference"
+        )
+        torch.testing.assert_close(found, expected)
+
+
+def test_plans_are_bounded_and_hold_no_tensor() -> None:
+    """Neither over many lengths nor over many tables."""
+    encodings = [RelativeEmbedding(WIDTH, 20 + n) for n in range(2 * plan.MOST_TERMS)]
+    with torch.no_grad():
+        for length in range(1, plan.MOST_CALLS + 9):
+            query = torch.randn(1, 1, length, WIDTH)
+            for _ in range(2):
+                relative_attention(query, query, query)
+        for encoding in encodings * 2:
+            relative_attention(query[:, :, :9], query[:, :, :9], query[:, :, :9], encoding=encoding)
+    assert len(plan.KNOWN) == plan.MOST_CALLS
+    assert max(len(known.plans) for known in plan.KNOWN.values()) == plan.MOST_TERMS
+    left, seen = [plan.KNOWN], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, (type, types.ModuleType, types.FunctionType)):
+            continue
+        seen.add(id(one))
+        assert not isinstance(one, Tensor)
+        left += gc.get_referents(one)
+
+
+def test_threads_share_plans() -> None:
+    encoding = ShawEmbedding(WIDTH, 4)
+
+    def work(number: int) -> bool:
+        generator, right = torch.Generator().manual_seed(number), []
+        with torch.no_grad():
+            for n in range(60):
+                length = 8 + (number + n) % 5
+                query = torch.randn(1, HEADS, length, WIDTH, generator=generator)
+                found = relative_attention(query, query, query, is_causal=True, encoding=encoding)
+                asked = plan.request_of(query, query, query, True, False, encoding, 0, 0, plan.Options())
+                right.append(same(found, asked.run()[0]))
+        return all(right)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+IN_THE_KEY = {"get_num_threads", "is_grad_enabled"}
+WATCHED = {
+    "_are_functorch_transforms_active", "_get_tracing_state", "_is_tracing", "_len_torch_dispatch_stack",
+    "is_autocast_enabled", "_has_torch_function_unary", "_has_torch_function_variadic", "is_legacy_batchedtensor",
+    "unwrap_if_dead",
+}  # fmt: skip
+"""Where one of these finds something, there is no plan, or the call ends before it."""
+OPERATIONS = {"embedding", "empty", "linear", "scaled_dot_product_attention"}
+
+
+def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function of torch in C, up to where the plan runs: those that read a setting are known."""
+    seen = set[str]()
+    query = torch.randn(1, HEADS, 12, WIDTH)
+
+    def see(frame: types.FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and str(getattr(function, "__module__", "")).startswith("torch"):
+            seen.add(function.__name__)
+
+    for encoding in (None, *(ENCODINGS[name]() for name in ("relative", "t5", "alibi", "rotary", "disentangled"))):
+        for backend in ("auto", "native", "dense"):
+            relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
+            monkeypatch.setattr(plan.Plan, "run", lambda *_: query)
+            before = sys.getprofile()
+            sys.setprofile(see)
+            relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
+            sys.setprofile(before)
+            monkeypatch.undo()
+    assert seen > IN_THE_KEY
+    assert seen <= IN_THE_KEY | WATCHED | OPERATIONS, seen
