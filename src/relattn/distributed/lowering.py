@@ -149,7 +149,7 @@ def lowered(call: Call, keys: Gathered) -> list[Problem]:
     ]
 
 
-def lowered_over_all(call: Call, keys: Gathered) -> Problem:
+def lower_all_ranks(call: Call, keys: Gathered) -> Problem:
     """One problem for all queries of all ranks, with zeros in their shape. Its tables are those of the whole."""
     b, heads, length, width = call.query.shape
     whole = Piece(0, 0, length * call.group.world)
