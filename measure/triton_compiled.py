@@ -162,7 +162,7 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     """
     forward_launch, *fused = launches(call, False, capability)
     named = {"forward": forward_launch}
-    if not tile_configs.is_in_order(call, capability, every_gradient_of(call)):
+    if not tile_configs.is_always_deterministic(call, capability, every_gradient_of(call)):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     in_order = launches(call, True, capability)[1:]
     return named | {f"{each.kernel.__name__.removesuffix('_kernel')}, in order": each for each in in_order}

@@ -96,7 +96,7 @@ def test_the_size_that_is_tried_beside_it(tables: str, width: int, capability: i
     from measure.triton_compiled import CALLS, cost_of, launches
 
     call = CALLS[tables](width=width)
-    has_one = capability == tile_configs.HOPPER and tile_configs.is_faster_in_order_on_hopper(call)
+    has_one = capability == tile_configs.HOPPER and tile_configs.is_faster_deterministic_on_hopper(call)
     for launch in launches(call, False, capability):
         several = tile_configs.tile_configs(launch.kernel.__name__, call, capability)
         assert len(several) == (1 if has_one else 2)
