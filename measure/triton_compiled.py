@@ -62,7 +62,7 @@ CALLS: dict[str, Callable[..., Call]] = {
     "every table, clipped": lambda **given: meta_call(TABLES, CLIPPED, length=LENGTH, **given),
     "relative keys and queries": lambda **given: meta_call(TABLES[:2], EVERY, length=LENGTH, **given),
     "a bias": lambda **given: meta_call(("bias",), 129, length=LENGTH, **given),
-    "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, explicit_mask=MASK, **given),
+    "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, pair_mask=MASK, **given),
     "relative keys, a start as a tensor": lambda **given: meta_call(
         KEYS, EVERY, length=LENGTH, offset=numbers(), **given
     ),

@@ -21,7 +21,7 @@ SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 BATCH, HEADS, WIDTH = 4, 16, 64
 ABSENT = (
     "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
-    "lowest", "key_mask", "query_segments", "key_segments", "explicit_mask", "seed", "key_bias", "key_shift", "softcap",
+    "lowest", "key_mask", "query_segments", "key_segments", "pair_mask", "seed", "key_bias", "key_shift", "softcap",
 )  # fmt: skip
 
 
@@ -119,5 +119,5 @@ def with_ranges(call: Call) -> Call:
     if call.query_segments is not None and call.key_segments is not None:
         segments = call.query_segments, call.key_segments
     has_bias = call.bias is not None or call.key_bias is not None
-    mask = Mask(positions, call.key_mask, segments, call.explicit_mask)
+    mask = Mask(positions, call.key_mask, segments, call.pair_mask)
     return replace(call, visible=VisibleRanges.of(mask, has_bias=has_bias))

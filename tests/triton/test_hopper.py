@@ -52,7 +52,7 @@ def texts(call: Call, name: str) -> Iterator[tuple[tile_configs.TileConfig, dict
         yield size, result.asm
 
 
-A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=BF16, device="meta")}
+A_FLOAT_MASK = {"pair_mask": torch.empty(1, 1, 4096, 4096, dtype=BF16, device="meta")}
 AN_AXIS = {"axes": (meta_axis(1, 33),)}
 UNEVEN: dict[str, tuple[Call, tuple[str, ...]]] = {
     "16 features beside float32 tables": (call_of((16, 16, 16), KEYS, F16, F32), ("forward", "backward")),

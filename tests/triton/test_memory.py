@@ -66,7 +66,7 @@ CASES: dict[str, tuple[tuple[str, ...], int | None, dict[str, Any]]] = {
     "every table, all offsets visible": (TABLES, None, {"highest": None}),
     "every table, clipped": (TABLES, CLIPPED, {}),
     "a window": (TABLES, None, {"lowest": -4096}),
-    "a float mask for all queries": ((), None, {"explicit_mask": True}),
+    "a float mask for all queries": ((), None, {"pair_mask": True}),
     "a listed sequence": ((), None, {"axes": {0: None}}),
     "another axis": (("relative_keys",), None, {"axes": {1: CLIPPED}}),
     "a listed sequence and two axes": ((), None, {"axes": {0: CLIPPED, 1: CLIPPED, 2: CLIPPED}}),
@@ -81,9 +81,9 @@ def case(name: str, length: int) -> Call:
         meta_axis(number, rows or every, length=length, own=64, highest=None if number else 0)
         for number, rows in changes.get("axes", {}).items()
     )
-    call = meta_call(tables, rows or every, length=length, **changes | {"axes": axes, "explicit_mask": None})
-    mask = call.query.new_empty(call.query.shape[0], 1, 1, length) if "explicit_mask" in changes else None
-    return replace(call, explicit_mask=mask)
+    call = meta_call(tables, rows or every, length=length, **changes | {"axes": axes, "pair_mask": None})
+    mask = call.query.new_empty(call.query.shape[0], 1, 1, length) if "pair_mask" in changes else None
+    return replace(call, pair_mask=mask)
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["atomic", "in order"])

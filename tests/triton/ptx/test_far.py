@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 SIZES = (32, 4, 2)
-TENSORS = ("query", "key", "value", "relative_query", "explicit_mask", "key_bias", "key_shift")
+TENSORS = ("query", "key", "value", "relative_query", "pair_mask", "key_bias", "key_shift")
 ROWS = 2**27 + 16
 """Elements from row to row: the last of some 40 is beyond 2^32."""
 FAR, NEARER = 2**32 + 16, 2**31 - 16

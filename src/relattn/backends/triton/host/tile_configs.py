@@ -92,7 +92,7 @@ def is_faster_deterministic_on_hopper(call: Call) -> bool:
     a bias or relative keys. The kernel of the tables walks over all pairs of each row: with 64 features, few rows. Of a
     bias rows count only where its gradient is wanted, and were timed for T5 alone.
     """
-    others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
+    others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.pair_mask)
     has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes
     shares_keys = call.query.shape[1] != call.key.shape[1]
     has_room = call.query.dtype != torch.float32 and _doublings(call) <= 1 and _has_whole_rows(call)

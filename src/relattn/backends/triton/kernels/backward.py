@@ -47,7 +47,7 @@ def backward(call: Call, answers: Answers, wanted: Differentiable[bool]) -> Diff
     """
     batch, heads, queries = call.query.shape[:3]
     ordered = is_deterministic(call, wanted)
-    mask = memory_of_mask(call) if call.adds_mask and wanted.explicit_mask else None
+    mask = memory_of_mask(call) if call.adds_mask and wanted.pair_mask else None
     x, sides = pack(call, wanted), sides_of(call, wanted)
     inputs = BackwardInputs(
         grad_output=rows(answers.output_gradient.to(call.query.dtype)),
