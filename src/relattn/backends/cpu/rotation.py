@@ -20,7 +20,7 @@ MIN_PARALLEL_NUMEL = 2**16
 """With fewer numbers one thread takes less time than waking others."""
 
 
-def turns(features: Tensor, cos: Tensor, sin: Tensor) -> bool:
+def can_rotate(features: Tensor, cos: Tensor, sin: Tensor) -> bool:
     """Whether `rotate` takes these: they are on a CPU, there are kernels, and nothing but autograd watches the call."""
     if is_intercepted((features, cos, sin)) or torch.jit.is_tracing() or in_forward_mode():  # pyright: ignore[reportPrivateImportUsage]
         return False
