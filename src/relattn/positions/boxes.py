@@ -50,8 +50,8 @@ def units(place: Position) -> tuple[int, ...] | None:
     """The numbers of elements after which a digit of the position changes, ascending from 1: 1, width, height * width
     for a grid's row.
 
-    Each divides the next. None where no such numbers exist: for lists, starts that are tensors, and digits of other
-    kinds.
+    Each divides the next. None where no such numbers exist: for explicit positions, starts that are tensors, and
+    digits of other kinds.
     """
     if isinstance(place, ContiguousPositions):
         return None if isinstance(place.start, Tensor) else (1,)
@@ -99,20 +99,16 @@ def _split_into_runs(first: int, end: int, unit_sizes: tuple[int, ...]) -> list[
     """Elements first .. end - 1 in runs of whole units, the largest that fit: (first element, sizes), in order."""
     if first >= end:
         return []
-    *smaller, unit = unit_sizes
+    smaller, unit = unit_sizes[:-1], unit_sizes[-1]
     if not smaller:
         return [(first, (end - first,))]
     whole, after = -(-first // unit) * unit, end // unit * unit
     if whole >= after:
         middle = min(max(whole, first), end)
-        return _split_into_runs(first, middle, tuple(smaller)) + _split_into_runs(middle, end, tuple(smaller))
+        return _split_into_runs(first, middle, smaller) + _split_into_runs(middle, end, smaller)
     sizes = [(after - whole) // unit]
     sizes += [larger // size for size, larger in reversed(list(pairwise(unit_sizes)))]
-    return [
-        *_split_into_runs(first, whole, tuple(smaller)),
-        (whole, tuple(sizes)),
-        *_split_into_runs(after, end, tuple(smaller)),
-    ]
+    return [*_split_into_runs(first, whole, smaller), (whole, tuple(sizes)), *_split_into_runs(after, end, smaller)]
 
 
 def _merged(box: Box) -> Box:

@@ -1,4 +1,4 @@
-"""A problem as a Call: one dtype for what is multiplied, positions as starts, lists or digits."""
+"""A problem as a Call: one dtype for what is multiplied, positions as starts, tensors or digits."""
 
 from __future__ import annotations
 

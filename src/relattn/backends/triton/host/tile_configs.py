@@ -170,7 +170,7 @@ def _on_every_chip(kernel: str, call: Call) -> list[TileConfig]:
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
     if call.axes:  # of float32 a thread holds whole vectors of its pairs: beside wide ones, it has one pair
-        return [TileConfig(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, call)]
+        return [TileConfig(16, 8 if doublings > 1 else 4, 1) if is_float32 else _for_explicit_positions(kernel, call)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [TileConfig(16, 2 if kernel == "keys_kernel" else 1, 2), TileConfig(32, 4, 2)]
@@ -224,7 +224,7 @@ def _doublings(call: Call) -> int:
     return max((max(every_width_of(call)) - 1).bit_length() - 6, 0)
 
 
-def _of_lists(kernel: str, call: Call) -> TileConfig:
+def _for_explicit_positions(kernel: str, call: Call) -> TileConfig:
     """With explicit positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """
