@@ -54,8 +54,8 @@ def meta_axis(
     number: int, rows: int, *, length: int = 4096, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16,
     own: int | None = None, **limits: int | None,
 ) -> ExplicitAxis:  # fmt: skip
-    """A listed axis with every table; each batch element has its own queries' positions. own: the width of its r, None
-    where r is q.
+    """An explicit axis with every table; each batch element has its own queries' positions. own: the width of its r,
+    None where r is q.
     """
     call = meta_call(TABLES, rows, length=length, width=width, dtype=dtype)
     query, key = ExplicitPositions(numbers(BATCH, length)), ExplicitPositions(numbers(length))
@@ -97,7 +97,7 @@ def some_gradients_of(call: Call, names: Collection[str]) -> Differentiable[bool
 
 
 def num_axes(call: Call) -> int:
-    """Of the call's problem, up to its last listed axis."""
+    """Of the call's problem, up to its last explicit axis."""
     return 1 + max((axis.number for axis in call.axes), default=0)
 
 

@@ -409,18 +409,18 @@ def test_gradients_are_contiguous(ordered: bool, device: str, monkeypatch: pytes
 
 
 @everywhere
-@pytest.mark.parametrize("are_lists", [False, True], ids=["of starts", "of lists"])
+@pytest.mark.parametrize("are_explicit", [False, True], ids=["of starts", "of explicit positions"])
 @pytest.mark.parametrize("strides", ["by rows", "one number"])
-def test_strides_of_a_bias(strides: str, are_lists: bool, device: str) -> None:
+def test_strides_of_a_bias(strides: str, are_explicit: bool, device: str) -> None:
     """As a table [R, H] gives it, and expanded."""
-    axes = ({"number": 1, "tables": TABLES[3:], "rows": 15, "first": -7},) if are_lists else ()
-    call = make_call(torch.float32, tables=() if are_lists else TABLES[3:], axes=axes)
-    bias = (call.axes[0] if are_lists else call).bias
+    axes = ({"number": 1, "tables": TABLES[3:], "rows": 15, "first": -7},) if are_explicit else ()
+    call = make_call(torch.float32, tables=() if are_explicit else TABLES[3:], axes=axes)
+    bias = (call.axes[0] if are_explicit else call).bias
     assert bias is not None
     changed = {"by rows": bias.values.t().contiguous().t(), "one number": bias.values[:, :1].expand_as(bias.values)}
     bias = bias._replace(values=changed[strides])
     hold_to_the_equation(
-        replace(call, **{"axes": (call.axes[0]._replace(bias=bias),)} if are_lists else {"bias": bias})
+        replace(call, **{"axes": (call.axes[0]._replace(bias=bias),)} if are_explicit else {"bias": bias})
     )
 
 
@@ -564,7 +564,7 @@ def scored(call: Call, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def axes_of(call: Call) -> list[ExplicitAxis]:
-    """All axes; a sequence of starts by its lists."""
+    """All axes; a sequence of starts by explicit positions."""
     if call.explicit_sequence is not None:
         return list(call.axes)
     tables = {name: getattr(call, name) for name in TABLES}

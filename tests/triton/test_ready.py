@@ -70,7 +70,7 @@ def shapes(**changes: Any) -> dict[str, Any]:
 
 
 def axis(number: int, rows: int = 33, **changes: Any) -> ExplicitAxis:
-    """A listed axis; a table of the changes may be None."""
+    """An explicit axis; a table of the changes may be None."""
     own = changes.pop("own", None)
     return meta_axis(number, rows, length=256, own=own)._replace(**changes)
 
