@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ptxemu.access import accessed
-from ptxemu.kinds import truncated_to_tf32, from_bfloat16
+from ptxemu.kinds import from_bfloat16, truncated_to_tf32
 from ptxemu.operands import Group, Operand
 from ptxemu.program import Step
 from ptxemu.shared import Access
