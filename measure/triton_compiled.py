@@ -62,7 +62,7 @@ CALLS: dict[str, Callable[..., Call]] = {
     "every table, clipped": lambda **given: meta_call(TABLES, CLIPPED, length=LENGTH, **given),
     "relative keys and queries": lambda **given: meta_call(TABLES[:2], EVERY, length=LENGTH, **given),
     "a bias": lambda **given: meta_call(("bias",), 129, length=LENGTH, **given),
-    "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, explicit_mask=MASK, **given),
+    "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, pair_mask=MASK, **given),
     "relative keys, a start as a tensor": lambda **given: meta_call(
         KEYS, EVERY, length=LENGTH, offset=numbers(), **given
     ),
@@ -162,7 +162,7 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     """
     forward_launch, *fused = launches(call, False, capability)
     named = {"forward": forward_launch}
-    if not tile_configs.is_in_order(call, capability, every_gradient_of(call)):
+    if not tile_configs.is_always_deterministic(call, capability, every_gradient_of(call)):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     in_order = launches(call, True, capability)[1:]
     return named | {f"{each.kernel.__name__.removesuffix('_kernel')}, in order": each for each in in_order}

@@ -74,7 +74,7 @@ SHAPE = {"rows": 2 * LENGTH - 1, "length": LENGTH, "highest": None}
 MASK = torch.empty(BATCH, LENGTH, dtype=torch.bool, device="meta")
 EVERYTHING = {
     "key_mask": MASK,
-    "explicit_mask": MASK[:, None, None].expand(BATCH, 1, LENGTH, LENGTH),
+    "pair_mask": MASK[:, None, None].expand(BATCH, 1, LENGTH, LENGTH),
     "query_segments": (segments := torch.empty(BATCH, LENGTH, dtype=torch.int64, device="meta")),
     "key_segments": segments,
     "dropout_p": 0.1,

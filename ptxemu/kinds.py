@@ -38,7 +38,7 @@ def to_tf32(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), 0x7FFFFFFF, (bits + 0x1000) & ~np.uint32(0x1FFF)).astype(np.uint32)
 
 
-def cut_to_tf32(bits: np.ndarray) -> np.ndarray:
+def truncated_to_tf32(bits: np.ndarray) -> np.ndarray:
     """The float32 of which a tensor core sees 10 binary places."""
     return (bits & ~np.uint32(0x1FFF)).view(np.float32)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ptxemu.access import accessed
-from ptxemu.kinds import cut_to_tf32, from_bfloat16
+from ptxemu.kinds import from_bfloat16, truncated_to_tf32
 from ptxemu.operands import Group, Operand
 from ptxemu.program import Step
 from ptxemu.shared import Access
@@ -112,5 +112,5 @@ STEPS: dict[str, Step] = {
 STEPS |= {
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": multiply(lambda bits: from_bfloat16(_halves(bits))),
     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": multiply(lambda bits: _halves(bits).view(np.float16)),
-    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32": multiply(lambda bits: cut_to_tf32(bits)[..., None]),
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32": multiply(lambda bits: truncated_to_tf32(bits)[..., None]),
 }

@@ -241,7 +241,7 @@ def forgetting_by_differences(call: dict[str, Tensor], sums: Tensor) -> tuple[Te
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("layout", ["runs", "lists", "few queries", "few listed queries"])
+@pytest.mark.parametrize("layout", ["contiguous", "explicit", "few queries", "few explicit queries"])
 @pytest.mark.parametrize("backend", ["dense", "blocks", "native"])
 def test_digits_of_growing_sums_are_kept(backend: str, layout: str, rng: np.random.Generator) -> None:
     """a_j = -F_j reaches thousands, and S is of size one: added up in float32 it would lose three digits."""
@@ -257,7 +257,7 @@ def test_digits_of_growing_sums_are_kept(backend: str, layout: str, rng: np.rand
     formula = forgetting_by_differences(call, sums)[0][:, :, rows]
     positions = torch.arange(LONG) * 2
     where = {"query_position": rows.start}
-    if layout.endswith(("lists", "listed queries")):
+    if layout.endswith(("explicit", "explicit queries")):
         where = {"query_position": positions[rows], "key_position": positions}
     more = {"is_causal": True, "backend": backend, **where}
     inputs = [call["query"][:, :, rows], call["key"], call["value"]]

@@ -127,7 +127,7 @@ ENCODINGS: dict[str, Callable[[], Any]] = {
     "shaw": lambda: relattn.ShawEmbedding(8, 16),
     "txl+t5": lambda: relattn.TransformerXLEmbedding(4, 8) + relattn.T5Bias(4),
     "disentangled": lambda: relattn.DisentangledEmbedding(4, 8, max_distance=40),
-    "lists": lambda: relattn.RelativeEmbedding(8, 900, num_heads=4),
+    "explicit": lambda: relattn.RelativeEmbedding(8, 900, num_heads=4),
 }
 DOCUMENTS = torch.arange(SIZES[3]).div(130, rounding_mode="floor")[None].expand(2, -1)
 LIMITS: dict[str, dict[str, Any]] = {
@@ -151,7 +151,7 @@ def test_chosen_blocks_equal_dense_across_their_edges(name: str, limits: str, rn
         torch.nn.init.normal_(parameter, std=0.3)
     query = torch.randn(batch, heads, queries, width, dtype=torch.float64, requires_grad=True)
     key, value = (torch.randn(batch, 2, keys, width, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    if name == "lists":
+    if name == "explicit":
         given |= {"query_position": torch.randperm(queries), "key_position": torch.randperm(keys)}
     leaves = [query, key, value, *encoding.parameters()]
     answers = {}
@@ -204,7 +204,7 @@ VISIBLE: dict[str, tuple[dict[str, Any], list[tuple[int, int]]]] = {
     "documents": ({"segment_ids": IDS}, [(n // 2 * 256, n // 2 * 256 + 256) for n in range(8)]),
     "padding": ({"key_mask": (torch.arange(1024) < 300)[None]}, [(0, 300)] * 8),
     "nothing to see": ({"key_mask": torch.zeros(1, 1024, dtype=torch.bool)}, []),
-    "limits on lists": (
+    "limits on explicit positions": (
         {"query_position": torch.arange(1024), "key_position": torch.arange(1024), "window": (9, 0)},
         [(max(128 * n - 9, 0), 128 * n + 128) for n in range(8)],
     ),

@@ -33,7 +33,7 @@ from tests.contract.operators import (
     laid_out,
     operator_arguments,
 )
-from tests.contract.places import listed, on_a_grid, started
+from tests.contract.places import explicit, on_a_grid, started
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, make_subject
 
@@ -46,7 +46,7 @@ PART = (
     on_a_grid(("y", "x"), (2, 3), 1, first=0, length=6),
 )
 GRID = {axis: (PART[0][axis], PART[1][axis]) for axis in ("y", "x")}
-LISTED = {axis: (started(2, 5), listed(seeds.generator(axis), 6, batch)) for axis, batch in (("y", 2), ("x", None))}
+EXPLICIT = {axis: (started(2, 5), explicit(seeds.generator(axis), 6, batch)) for axis, batch in (("y", 2), ("x", None))}
 ON_AXES = CASES | AXES_CASES | {"on_axes": of(on("y", disentangled), on("y", shaw), grid_bias, t5)}
 # Every kind of argument that the operator has: which case, what the call asks for, its dtype, and its dropout.
 CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
@@ -65,8 +65,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "dropout": ("terms_all", {}, "float32", 0.3),
     "bfloat16": ("shaw", {}, "bfloat16", 0.0),
     "a grid with a class token": ("beit", {"axes": GRID}, "float32", 0.0),
-    "every table on axes": ("on_axes", {"axes": LISTED, "is_causal": True}, "float64", 0.0),
-    "a grid beside a list": ("layoutlm_v3", {"axes": GRID | {"y": LISTED["y"]}}, "float32", 0.0),
+    "every table on axes": ("on_axes", {"axes": EXPLICIT, "is_causal": True}, "float64", 0.0),
+    "a grid beside explicit positions": ("layoutlm_v3", {"axes": GRID | {"y": EXPLICIT["y"]}}, "float32", 0.0),
 }
 
 

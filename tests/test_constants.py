@@ -24,9 +24,9 @@ from relattn import (
     grid,
     relative_attention,
 )
-from relattn.encodings import alibi, constants, disentangled, kerple, sandwich, t5, transformer_xl, turns
+from relattn.encodings import alibi, angles, constants, disentangled, kerple, sandwich, t5, transformer_xl
+from relattn.encodings.angles import Angles
 from relattn.encodings.constants import LONG_TENSORS, SMALL_TENSORS, lru_tensor_cache
-from relattn.encodings.turns import Turns
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.positions import Span
 
@@ -69,7 +69,7 @@ def test_no_other_device_keeps_any() -> None:
         (t5._buckets_of, (Span(-7, 8), CPU, 12, 41, True)),
         (alibi._paper_slopes, (12, CPU)),
         (alibi._given_slopes, ((0.5, 0.1), CPU)),
-        (turns._cached_cos_sin, (Turns(8, 10000.0), (ContiguousPositions(3),), 5, (), torch.float32, CPU)),
+        (angles._cached_cos_sin, (Angles(8, 10000.0), (ContiguousPositions(3),), 5, (), torch.float32, CPU)),
         (disentangled._delta_of, (Span(-7, 8), CPU, 12, None, 24)),
     ],
 )
@@ -167,8 +167,8 @@ def test_a_start_that_is_a_tensor_keeps_nothing() -> None:
 )
 def test_rotations_turn_once(encoding: RotaryEmbedding, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two calls at the same positions; the angles of both, of queries and keys alike, are computed once."""
-    made, compute = [], turns._cos_sin
-    monkeypatch.setattr(turns, "_cos_sin", lambda *given: made.append(1) or compute(*given))
+    made, compute = [], angles._cos_sin
+    monkeypatch.setattr(angles, "_cos_sin", lambda *given: made.append(1) or compute(*given))
     query, key, value = (torch.randn(1, 2, 13, 8) for _ in range(3))
     for _ in range(2):
         relative_attention(query, key, value, encoding=encoding, query_position=place, key_position=place)

@@ -183,8 +183,8 @@ def test_visible_offsets_hold_every_pair_that_stands(rng):
         first, last = positions.visible
         inside = (offsets >= first) & (offsets <= last)
         assert np.array_equal(inside, np.broadcast_to(standing, inside.shape))
-        lists = not any(isinstance(side, GridPositions) for side in (positions.query, positions.key))
-        if standing.any() and lists:
+        explicit = not any(isinstance(side, GridPositions) for side in (positions.query, positions.key))
+        if standing.any() and explicit:
             assert (first, last) == (offsets.min(), offsets.max())
 
 
@@ -246,10 +246,10 @@ def test_the_joint_of_equal_grids_is_made_once_and_that_of_lists_for_each_call()
     def joint(*side: dict[str, GridPositions | torch.Tensor]) -> object:
         return places(*side, (12, 12)).on(("y", "x"), "a test")
 
-    listed = {axis: digits.expand(12, torch.device("cpu")) for axis, digits in grid(3, 4).items()}
+    explicit = {axis: digits.expand(12, torch.device("cpu")) for axis, digits in grid(3, 4).items()}
     assert joint(grid(3, 4), grid(3, 4)) is joint(grid(3, 4), grid(3, 4))
     assert joint(grid(3, 4), grid(3, 4)) is not joint(grid(4, 3), grid(4, 3))
-    assert joint(listed, grid(3, 4)) is not joint(listed, grid(3, 4))
+    assert joint(explicit, grid(3, 4)) is not joint(explicit, grid(3, 4))
 
 
 def test_parts_of_a_joint_are_its_pairs(rng):

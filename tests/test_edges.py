@@ -36,12 +36,12 @@ def ceil_of(distance: int, first: int, last: int, steps: int) -> int:
 def test_edges_are_those_of_fractions(first: int, last: int, steps: int) -> None:
     """Rounded down as in T5, and up as in DeBERTa, which asks for one edge more; for torch and NumPy."""
     distances = np.arange(last + 1 + (last - first) // 40)[:: max(1, (last - first) // 40)]
-    for count, passed, whole in ((steps, False, floor_of), (steps + 1, True, ceil_of)):
+    for count, strict, whole in ((steps, False, floor_of), (steps + 1, True, ceil_of)):
         expected = [min(count, whole(int(distance), first, last, steps)) if distance > first else 0
                     for distance in distances]  # fmt: skip
-        edges = log_edges(first, last, steps, count, passed=passed)
+        edges = log_edges(first, last, steps, count, strict=strict)
         assert np.searchsorted(edges, distances, side="right").tolist() == expected
-        found = edges_reached(torch.from_numpy(distances), first, last, steps, count, passed=passed)
+        found = edges_reached(torch.from_numpy(distances), first, last, steps, count, strict=strict)
         assert found.tolist() == expected
 
 

@@ -67,7 +67,7 @@ STARTS = {
     "starts": {"query_position": 40, "key_position": 31},
     "tensor starts": {"query_position": torch.tensor(40), "key_position": torch.tensor(31, dtype=torch.int32)},
     "a start that would wrap": {"query_position": torch.tensor(100, dtype=torch.uint8)},
-    "listed": {"query_position": torch.arange(LQ).flip(0), "key_position": torch.randint(0, 20, (B, LK))},
+    "explicit": {"query_position": torch.arange(LQ).flip(0), "key_position": torch.randint(0, 20, (B, LK))},
 }
 
 

@@ -39,7 +39,7 @@ def call(encoding, queries: int = 5, keys: int = 7, dtype: torch.dtype = torch.f
         ({"query_position": 100, "is_causal": True}, -104, -94),
         ({"query_position": torch.tensor([9, 3, 5, 4, 20])}, -20, 3),
     ],
-    ids=["full", "causal", "window", "start", "listed"],
+    ids=["full", "causal", "window", "start", "explicit"],
 )
 def test_it_is_called_once_on_the_span(backend: str, keywords: dict, first: int, last: int) -> None:
     function = Recorder()

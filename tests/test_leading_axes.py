@@ -103,9 +103,9 @@ def folded_call(arguments: dict[str, Any], batch: Axes) -> dict[str, Any]:
     if segments is not None:
         changed["segment_ids"] = tuple(folded(ids, batch, 1) for ids in segments)
     for name in LENGTHS:
-        listed = arguments.get(name)
-        if isinstance(listed, Tensor) and listed.dim() > 1:
-            changed[name] = folded(listed, batch, 1)
+        explicit = arguments.get(name)
+        if isinstance(explicit, Tensor) and explicit.dim() > 1:
+            changed[name] = folded(explicit, batch, 1)
     terms = arguments.get("encoding")
     if isinstance(terms, ScoreTerms):
         rewritten = {name: getattr(terms, name) for name in ("query", "key", "relative_query")}
@@ -163,9 +163,9 @@ OPTIONS: dict[str, Callable[[Axes], dict[str, Any]]] = {
     "window": lambda batch: {"window": (2, 1)},
     "key mask": lambda batch: {"key_mask": booleans(*batch, LK)},
     "segments": lambda batch: {"segment_ids": (ids(*batch, LQ), ids(*batch, LK))},
-    "queries listed": lambda batch: {"query_position": torch.randint(9, (LQ,)), "is_causal": True},
-    "keys listed each": lambda batch: {"key_position": torch.randint(9, (*batch, LK)), "window": (3, 3)},
-    "both listed": lambda batch: {
+    "queries explicit": lambda batch: {"query_position": torch.randint(9, (LQ,)), "is_causal": True},
+    "keys explicit, for each": lambda batch: {"key_position": torch.randint(9, (*batch, LK)), "window": (3, 3)},
+    "both explicit": lambda batch: {
         name: torch.randint(9, (*batch, length)) for name, length in LENGTHS.items()
     },
     "all of them": lambda batch: {

@@ -34,16 +34,16 @@ pytest_plugins = ["tests.contract.fresh"]
 Patch = pytest.MonkeyPatch
 RUNNING = [backend for backend in TESTED_BACKENDS if backend != "sdpa"]
 SIZES = (2, 3)
-LISTED = {
+EXPLICIT = {
     "y": (np.array([0, 2, 1, 1, 0]), np.array([[1, 0, 2, 2, 1, 0], [2, 2, 0, 1, 0, 1]])),
     "x": (np.array([3, 0, 1, 2, 1]), np.array([[0, 3, 1, 2, 0, 1], [1, 0, 2, 3, 3, 0]])),
 }
 
 
 def subject_of(name: str, layout: str, rng: np.random.Generator) -> Subject:
-    """A part of a grid beside the whole one, or lists; causal, so that some pairs are hidden."""
-    if layout == "listed":
-        axes = {axis: (Place(query, query), Place(key, key)) for axis, (query, key) in LISTED.items()}
+    """A part of a grid beside the whole one, or explicit positions; causal, so that some pairs are hidden."""
+    if layout == "explicit":
+        axes = {axis: (Place(query, query), Place(key, key)) for axis, (query, key) in EXPLICIT.items()}
     else:
         prefix_tokens = 1 if layout == "class token" else 0
         whole = on_a_grid(("y", "x"), SIZES, prefix_tokens, first=0, length=prefix_tokens + 6)
@@ -60,8 +60,8 @@ def places_of(*names: str) -> pytest.MarkDecorator:
         (name, backend, layout)
         for name in names
         for backend in RUNNING
-        for layout in ("grid", "class token", "listed")
-        if not (name == "beit" and layout == "listed")
+        for layout in ("grid", "class token", "explicit")
+        if not (name == "beit" and layout == "explicit")
     ]
     return pytest.mark.parametrize(("name", "backend", "layout"), every, indirect=["backend"])
 

@@ -224,12 +224,12 @@ def test_longrope_angles(start: int) -> None:
     key = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(4).expand(1, 1, 5, 8)
     frequencies, root = rope_frequencies(8, 10000.0, scaling, start + 5)
     expected = root * np.cos(np.arange(start, start + 5)[:, None] * frequencies)
-    listed = torch.arange(start, start + 5)
+    explicit = torch.arange(start, start + 5)
     for position in (
         ContiguousPositions(start),
         ContiguousPositions(torch.tensor(start)),
-        ExplicitPositions(listed),
-        ExplicitPositions(listed[None]),
+        ExplicitPositions(explicit),
+        ExplicitPositions(explicit[None]),
     ):
         turned = encoding.prepare_keys(key, position)[0, 0].numpy()
         np.testing.assert_allclose(turned[:, 0::2], expected, rtol=0, atol=16 * EPS * (start + 6))

@@ -302,9 +302,9 @@ def test_two_halves_of_the_keys_merge_by_lse(name: str, backend: str, rng: np.ra
         length = call["key"].shape[2]
         if isinstance(call["encoding"], ScoreTerms) and call["encoding"].key is not None:
             continue  # keys rewritten by hand would have to be cut by hand
-        cut = int(rng.integers(0, length + 1))
+        middle = int(rng.integers(0, length + 1))
         whole = attend(subject, backend)
-        halves = [attend(subject, backend, **part_of_keys(call, *ends)) for ends in ((0, cut), (cut, length))]
+        halves = [attend(subject, backend, **part_of_keys(call, *ends)) for ends in ((0, middle), (middle, length))]
         merged = merge(*halves)
         assert_equal(merged, whole)
         arrays = list(subject.arrays.values())

@@ -14,7 +14,7 @@ from relattn.equation.problem import Problem
 from tests.requests import request_of
 
 LONG = 4096
-LISTED = torch.tensor([7, 0, 3, 9, 4])
+EXPLICIT = torch.tensor([7, 0, 3, 9, 4])
 
 
 def drawn(queries: int = 5, keys: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,8 +34,8 @@ def table_of(problem: Problem) -> OffsetTable:
         ({}, -4, 9),
         ({"query_position": 100}, -104, 9),
         ({"window": (2, 1)}, -2, 4),
-        ({"query_position": LISTED, "key_position": LISTED}, -9, 19),
-        ({"query_position": LISTED, "key_position": LISTED, "is_causal": True}, -9, 10),
+        ({"query_position": EXPLICIT, "key_position": EXPLICIT}, -9, 19),
+        ({"query_position": EXPLICIT, "key_position": EXPLICIT, "is_causal": True}, -9, 10),
         ({"query_position": torch.tensor(100)}, -LONG + 1, 2 * LONG - 1),  # a tensor is not read
     ],
 )
@@ -74,7 +74,7 @@ def test_one_query_reads_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_axis() -> None:
-    where = {"y": LISTED}
+    where = {"y": EXPLICIT}
     request = request_of(
         *drawn(), encoding=RelativeEmbedding(8, LONG).on("y"), query_position=where, key_position=where
     )
@@ -84,7 +84,9 @@ def test_another_axis() -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "dense", "blocks", "native"])
 @pytest.mark.parametrize("beyond", ["error", "clamp", "zero"])
-@pytest.mark.parametrize("given", [{}, {"query_position": LISTED, "key_position": LISTED}], ids=["run", "listed"])
+@pytest.mark.parametrize(
+    "given", [{}, {"query_position": EXPLICIT, "key_position": EXPLICIT}], ids=["from 0", "explicit"]
+)
 def test_answers_and_gradients_are_those_of_all_rows(backend: str, beyond: str, given: dict[str, Tensor]) -> None:
     """The gradient has the parameter's rows: zeros where no pair meets them."""
     dtype = torch.float32 if backend == "native" else torch.float64

@@ -133,8 +133,8 @@ def came(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("again", [lambda starts: starts, Tensor.clone], ids=["the same tensor", "the same numbers"])
-def test_starts_given_twice_cost_no_lists(again: Callable[[Tensor], Tensor], came: dict[str, Any]) -> None:
-    """FlashAttention's callers give the starts of both sides. Contiguous positions take less time than lists."""
+def test_starts_given_twice_cost_no_explicit_positions(again: Callable[[Tensor], Tensor], came: dict[str, Any]) -> None:
+    """FlashAttention's callers give the starts of both sides. Contiguous positions take less time."""
     starts, inputs = starts_of(LENGTHS), [rows(sum(LENGTHS)) for _ in range(3)]
     found = varlen_attention(*inputs, starts, again(starts), encoding=T5Bias(HEADS))
     assert (came["query_position"], came["key_position"]) == (0, 0) and found.shape == inputs[0].shape

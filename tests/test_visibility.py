@@ -67,7 +67,9 @@ def test_every_mask(
         assert torch.equal(found.queries.expand(of_queries), seen.any(dim=-1))
 
 
-@pytest.mark.parametrize("place", [ContiguousPositions(0), ExplicitPositions(torch.arange(5))], ids=["run", "listed"])
+@pytest.mark.parametrize(
+    "place", [ContiguousPositions(0), ExplicitPositions(torch.arange(5))], ids=["from 0", "explicit"]
+)
 @pytest.mark.parametrize("limits", [(None, -2), (1, None), (3, 1), (-1, 1)], ids=str)
 def test_limits_alone(limits: tuple[int | None, int | None], place: Position) -> None:
     """Axes of heads stand before the elements, as for every other mask."""

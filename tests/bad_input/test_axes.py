@@ -175,7 +175,7 @@ def test_too_small_on_one_axis(encoding, said):
 
 
 @pytest.mark.parametrize(("max_length", "more"), [(9, ""), (2, " and a larger max_length than 2")])
-@pytest.mark.parametrize("x", [SQUARE["query_position"]["x"], torch.arange(6) % 3], ids=["grid", "listed"])
+@pytest.mark.parametrize("x", [SQUARE["query_position"]["x"], torch.arange(6) % 3], ids=["grid", "explicit"])
 def test_rows_for_the_past_alone_on_another_axis(x, max_length, more):
     """Causality hides no pair by its offset there, so it is no way out."""
     at = SQUARE["query_position"] | {"x": x}

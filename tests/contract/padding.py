@@ -18,7 +18,7 @@ POISON = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "1e38": 1e38}
 BATCH, QUERIES, KEYS = 2, 5, 6
 OF_KEYS = np.array([[True, True, False, True, True, False], [False, False, True, True, True, True]])
 SEGMENTS = (np.array([[1, 1, 9, 0, 0], [-3, 0, 0, 1, 1]]), np.array([[0, 0, 7, 1, 1, -5], [8, 0, 0, 1, 1, 1]]))
-LISTED = np.array([[4, 2, 3, 1, 0], [0, 1, 2, 3, 4]]), np.array([[9, 3, 1, 2, 8, 4], [2, 3, 30, 4, 40, 5]])
+EXPLICIT = np.array([[4, 2, 3, 1, 0], [0, 1, 2, 3, 4]]), np.array([[9, 3, 1, 2, 8, 4], [2, 3, 30, 4, 40, 5]])
 
 
 def _columns(heads: int, kind: str) -> np.ndarray:
@@ -54,13 +54,13 @@ WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
     "causality, starts as tensors": lambda heads: {
         "is_causal": True, "query_position": np.array(3), "key_position": np.array(5),
     },
-    "causality, listed": lambda heads: {
-        "is_causal": True, "query_position": LISTED[0], "key_position": LISTED[1],
+    "causality, explicit": lambda heads: {
+        "is_causal": True, "query_position": EXPLICIT[0], "key_position": EXPLICIT[1],
     },
-    "window, one side listed": lambda heads: {"window": (1, 1), "query_position": LISTED[0][0], "key_position": 2},
-    "together, listed": lambda heads: {
+    "window, one side explicit": lambda heads: {"window": (1, 1), "query_position": EXPLICIT[0][0], "key_position": 2},
+    "together, explicit": lambda heads: {
         "is_causal": True, "window": (2, None), "segment_ids": SEGMENTS, "key_mask": OF_KEYS,
-        "query_position": LISTED[0], "key_position": LISTED[1],
+        "query_position": EXPLICIT[0], "key_position": EXPLICIT[1],
     },
 }  # fmt: skip
 """The masks and positions of a call, by what they hide with."""

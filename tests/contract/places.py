@@ -1,4 +1,5 @@
-"""Where queries and keys stand on other axes than the sequence: grids and parts of them, lists, starts and digits.
+"""Where queries and keys stand on other axes than the sequence: grids and parts of them, explicit positions, starts,
+digits.
 
 Every position is counted out here, by NumPy, beside what a call is given.
 """
@@ -46,7 +47,7 @@ def on_a_grid(
     return {axis: Place(given[axis], part[number], before) for number, axis in enumerate(axes)}
 
 
-def listed(rng: np.random.Generator, length: int, batch: int | None = None) -> Place:
+def explicit(rng: np.random.Generator, length: int, batch: int | None = None) -> Place:
     """A list for the whole batch, or one for each of its elements."""
     positions = rng.integers(-2, 4, length if batch is None else (batch, length))
     return Place(positions, positions)
@@ -104,9 +105,9 @@ def _part(choose: Choose, total: int) -> tuple[int, int]:
 def _of_any_kind(choose: Choose, rng: np.random.Generator, length: int, batch: int) -> Place:
     match choose(("list", "list per batch", "start", "tensor", "digits")):
         case "list":
-            return listed(rng, length)
+            return explicit(rng, length)
         case "list per batch":
-            return listed(rng, length, batch)
+            return explicit(rng, length, batch)
         case "start":
             return started(choose(range(-2, 3)), length)
         case "tensor":

@@ -184,7 +184,7 @@ def make_setting(
         small = kind == "small"
         shape |= make_places(choose, rng, axes, choose(layouts), shape["batch"], whole=small)
     if kind == "bare":
-        return Setting(**shape, **({} if shape["is_causal"] else _explicit_mask(choose, rng, shape)))
+        return Setting(**shape, **({} if shape["is_causal"] else _pair_mask(choose, rng, shape)))
     if kind == "small":
         shape |= {"head_dim": 2, "value_dim": choose((1, 2))}
         if not axes:
@@ -193,7 +193,7 @@ def make_setting(
     kinds = ("zero", "start", "tensor") if "diagonal" in kind else POSITION_KINDS
     positions = _positions(choose, rng, shape, kinds)
     more = _more_terms(choose, shape) if "capped" in kind else {}
-    masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape)
+    masks = _masks(choose, rng, shape) | _pair_mask(choose, rng, shape)
     return Setting(**shape, **positions, **masks, **more, window=choose((None,) * len(WINDOWS) + WINDOWS))
 
 
@@ -237,7 +237,7 @@ def _masks(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> d
     return masks
 
 
-def _explicit_mask(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
+def _pair_mask(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
     explicit = choose(("none", "none", "none", "bool", "float"))
     if explicit == "none":
         return {}

@@ -25,7 +25,7 @@ from tests.contract.axes import AXES_CASES
 from tests.contract.blocks import TESTED_BACKENDS
 from tests.contract.calls import assert_equal, attend, gradients
 from tests.contract.check import by_formula, check
-from tests.contract.places import Place, listed, on_a_grid
+from tests.contract.places import Place, explicit, on_a_grid
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
 
@@ -89,20 +89,20 @@ def test_a_rotation_whose_angles_follow_the_length_of_an_axis(rope_type: str, rn
     answers = []
     for width in (3, 4):  # as long as the original, and longer
         where = grid(12 // width, width)
-        lists = {axis: digits.expand(12, query.device) for axis, digits in where.items()}
-        of_a_grid, of_lists = (
+        explicit = {axis: digits.expand(12, query.device) for axis, digits in where.items()}
+        of_a_grid, of_explicit = (
             relative_attention(query, key, value, encoding=encoding, query_position=one, key_position=one)
-            for one in (where, lists)
+            for one in (where, explicit)
         )
-        assert_equal(of_a_grid, of_lists)
+        assert_equal(of_a_grid, of_explicit)
         answers.append(of_a_grid)
     assert not torch.allclose(*answers)
     behind_a_token = grid(4, 3, prefix_tokens=1)
     longer = [torch.cat([torch.randn_like(one[:, :, :1]), one], dim=2) for one in (query, key, value)]
-    lists = {"x": torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(12) % 3]), "y": 0}
+    explicit = {"x": torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(12) % 3]), "y": 0}
     found, expected = (
         relative_attention(*longer, encoding=encoding, query_position=one, key_position=one)
-        for one in (behind_a_token, lists)
+        for one in (behind_a_token, explicit)
     )
     assert_equal(found, expected)
 
@@ -134,7 +134,7 @@ def test_flex_attention_with_our_score_mod(name: str, rng: np.random.Generator) 
     """Biases on axes, in PyTorch's own eager FlexAttention."""
     subject = on_grid(name, rng, 2, 3, prefix_tokens=0 if name == "layoutlm_v3" else 1)
     if name == "layoutlm_v3":
-        axes = {axis: (listed(rng, 6, 2), listed(rng, 6)) for axis in ("x", "y")}
+        axes = {axis: (explicit(rng, 6, 2), explicit(rng, 6)) for axis in ("x", "y")}
         subject = make_subject(AXES_CASES[name], replace(subject.setting, axes=axes))
     given = subject.arguments()
     places = {name: given[name] for name in ("query_position", "key_position")}

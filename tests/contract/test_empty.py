@@ -49,8 +49,8 @@ EVERY_PLACE = {
     "starts": lambda batch, length: 3,
     "far starts": lambda batch, length: 100 - length,
     "starts as tensors": lambda batch, length: np.array(3),
-    "listed": lambda batch, length: np.arange(length),
-    "listed a batch element": lambda batch, length: np.arange(batch * length).reshape(batch, length) % 5,
+    "explicit": lambda batch, length: np.arange(length),
+    "explicit for each batch element": lambda batch, length: np.arange(batch * length).reshape(batch, length) % 5,
 }
 EVERY_MASK = {
     "none": lambda batch, heads, queries, keys: {},

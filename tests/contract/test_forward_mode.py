@@ -1,4 +1,4 @@
-"""Derivatives in forward mode (jvp, jacfwd, hessian, dual numbers): every encoding, from starts and from lists."""
+"""Derivatives in forward mode (jvp, jacfwd, hessian, dual numbers): every encoding, starts and explicit positions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def loss_of(subject: Subject, backend: str) -> Callable[..., Tensor]:
     return loss
 
 
-def with_lists(setting: Setting, rng: np.random.Generator) -> Setting:
+def with_explicit_positions(setting: Setting, rng: np.random.Generator) -> Setting:
     return replace(
         setting, query_position=rng.permutation(setting.query_length), key_position=rng.permutation(setting.key_length)
     )
@@ -53,7 +53,7 @@ def test_forward_mode(name: str, rng: np.random.Generator) -> None:
     """The first derivative along a direction, by both ways to ask for it, and that of the gradients: `reference`'s."""
     case = (CASES | AXES_CASES)[name]
     setting = random_setting(rng, **case.requirements(), kind="small")
-    for one in (setting,) if name in AXES_CASES else (setting, with_lists(setting, rng)):
+    for one in (setting,) if name in AXES_CASES else (setting, with_explicit_positions(setting, rng)):
         subject = make_subject(case, one)
         tensors = tuple(array.detach() for array in subject.arrays.values())
         tangents = tuple(torch.randn_like(tensor) for tensor in tensors)

@@ -18,8 +18,8 @@ STARTS = {
     "default": 0,
     "start": 3,
     "start in a tensor": torch.tensor(3, dtype=torch.int8),
-    "listed": torch.tensor([0, 2, 3, 5, 6, 7]),
-    "listed per row": torch.tensor([[0, 1, 2, 3, 4, 5], [7, 5, 3, 2, 1, 0]], dtype=torch.int32),
+    "explicit": torch.tensor([0, 2, 3, 5, 6, 7]),
+    "explicit per row": torch.tensor([[0, 1, 2, 3, 4, 5], [7, 5, 3, 2, 1, 0]], dtype=torch.int32),
 }
 
 
@@ -47,8 +47,8 @@ def test_attention_to_a_full_cache(name: str, rng: np.random.Generator) -> None:
             layer(token, cache=cache, query_position=4 + t, **keywords) for t, token in enumerate(query.split(1, dim=1))
         ]
         assert_equal(torch.cat(tokens, dim=1), expected)
-        listed = 4 + torch.arange(QUERIES)
-        assert_equal(layer(query, cache=cache, query_position=listed, **keywords), expected)
+        explicit = 4 + torch.arange(QUERIES)
+        assert_equal(layer(query, cache=cache, query_position=explicit, **keywords), expected)
         assert_equal(layer(query, cache=cache, **keywords), layer(query, memory, key_position=key_position, **keywords))
         assert cache.length == MEMORY
 
@@ -57,7 +57,7 @@ def test_attention_to_a_full_cache(name: str, rng: np.random.Generator) -> None:
 def test_beams_share_a_memory(name: str, rng: np.random.Generator) -> None:
     """A memory repeated for its beams, and beams that leave; each row has its own positions."""
     layer = module_of(name, rng, length=14)
-    key_position = STARTS["listed per row"]
+    key_position = STARTS["explicit per row"]
     keywords, memory = cross(layer, name, rng, query_position=3)
     keep = keywords.pop("key_mask")
     with torch.no_grad():

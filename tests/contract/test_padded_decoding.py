@@ -29,9 +29,9 @@ def test_padding_on_either_side(name: str, max_length: int | None, rng: np.rando
     positions = SLOTS.minimum(STOP - 1)  # a rolling cache drops what lies too far behind the padding, too
     with torch.set_grad_enabled(bool(rng.integers(2))):
         for slots in SLOTS.split(chunk_sizes(rng, PROMPT)):
-            listed = {} if max_length is None else {"query_position": positions[:, slots]}
+            explicit = {} if max_length is None else {"query_position": positions[:, slots]}
             seen = KEPT[:, : slots[-1] + 1]
-            layer(prompts[:, slots], is_causal=True, key_mask=seen, cache=cache, **listed)
+            layer(prompts[:, slots], is_causal=True, key_mask=seen, cache=cache, **explicit)
 
         kept, stop, histories, outputs = KEPT, STOP, [*prompts], []
         for steps in (torch.arange(1), torch.arange(1, 2), torch.arange(2, 4)):

@@ -104,7 +104,7 @@ def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
 @pytest.mark.slow
 @pytest.mark.graphs
 @every_backend
-def test_compiled_with_lists(backend: str) -> None:
+def test_compiled_with_explicit_positions(backend: str) -> None:
     """Positions that come with the call, for tables that have an end."""
     torch._dynamo.reset()
     encoding = T5Bias(HEADS, num_buckets=4, max_distance=4).on("y") + ShawEmbedding(HEAD_DIM, 1).on("x")

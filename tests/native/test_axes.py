@@ -56,7 +56,7 @@ def on_grid(name: str, rng: np.random.Generator, sizes: tuple[int, ...] | None =
 @every_set
 @every_case
 def test_a_few_tokens(name: str, instructions: str, rng: np.random.Generator) -> None:
-    """Grids, parts of them, lists, starts and digits, under every mask."""
+    """Grids, parts of them, explicit positions, starts and digits, under every mask."""
     for kind in ("any", "any", "capped"):
         setting = random_setting(rng, **AXES_CASES[name].requirements(), kind=kind)
         check(make_subject(AXES_CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
@@ -65,15 +65,15 @@ def test_a_few_tokens(name: str, instructions: str, rng: np.random.Generator) ->
 @every_set
 @every_case
 def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
-    """With limits on the sequence, or the sequence listed, or neither; in float32 and in half precision."""
+    """With limits on the sequence, or the sequence explicit, or neither; in float32 and in half precision."""
     for dtype in ("float32", str(rng.choice(HALVES))):
         setting = on_grid(name, rng)
-        listed = np.cumsum(rng.integers(1, 3, setting.key_length))
+        explicit = np.cumsum(rng.integers(1, 3, setting.key_length))
         changes = (
             {},
             {"is_causal": True},
             {"window": (20, 13)},
-            {"query_position": listed[-setting.query_length :], "key_position": listed, "window": (30, 9)},
+            {"query_position": explicit[-setting.query_length :], "key_position": explicit, "window": (30, 9)},
         )[int(rng.integers(4))]
         check(make_subject(AXES_CASES[name], replace(setting, **changes), dtype), "native", dtype, truth=by_formula)
 

@@ -39,11 +39,11 @@ def derivatives(output: Tensor, lse: Tensor, arrays: dict[str, Tensor], orders: 
         total = sum((gradient.square().sum() for gradient in found), torch.zeros(()))
 
 
-ALONG_RUNS = ("none", "relative", "shaw_per_head", "t5", "key_query", "terms_all")
+CONTIGUOUS = ("none", "relative", "shaw_per_head", "t5", "key_query", "terms_all")
 
 
 @pytest.mark.parametrize(
-    ("case", "where"), [*((case, "runs") for case in ALONG_RUNS), ("shaw", "lists"), ("everywhere", "a grid")]
+    ("case", "where"), [*((case, "contiguous") for case in CONTIGUOUS), ("shaw", "explicit"), ("everywhere", "a grid")]
 )
 def test_second_and_third_derivatives(case: str, where: str, rng: np.random.Generator) -> None:
     """With a float mask, whose derivative they take, too.
@@ -54,7 +54,7 @@ def test_second_and_third_derivatives(case: str, where: str, rng: np.random.Gene
     mask = rng.normal(size=(1, 4, 9, 9))
     places = on_a_grid(("y", "x"), (2, 4), prefix_tokens=1, first=0, length=9) if where == "a grid" else {}
     setting = Setting(
-        2, 4, 2, 9, 9, 8, 8, attn_mask=mask, key_position=rng.integers(0, 9, (2, 9)) if where == "lists" else 0,
+        2, 4, 2, 9, 9, 8, 8, attn_mask=mask, key_position=rng.integers(0, 9, (2, 9)) if where == "explicit" else 0,
         axes={axis: (place, place) for axis, place in places.items()}, seed=int(rng.integers(2**32)),
     )  # fmt: skip
     subject = make_subject((CASES | AXES_CASES)[case], setting, "float32")

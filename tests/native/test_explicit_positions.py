@@ -33,7 +33,7 @@ def _padded(rng: np.random.Generator, length: int) -> np.ndarray:
     return np.maximum(np.arange(length) - int(rng.integers(length)), 0)
 
 
-LISTS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+EXPLICIT: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "in a row": lambda rng, length: np.arange(length) + int(rng.integers(-9, 9)),
     "gaps": _gaps,
     "duplicates": lambda rng, length: np.sort(rng.integers(0, length // 3 + 1, length)),
@@ -45,13 +45,13 @@ LISTS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 }
 
 
-def listed(kind: str, rng: np.random.Generator, batch: int, queries: int, keys: int) -> dict[str, np.ndarray | int]:
+def explicit(kind: str, rng: np.random.Generator, batch: int, queries: int, keys: int) -> dict[str, np.ndarray | int]:
     """Positions of either side or both, one list or one for each batch element."""
 
     def drawn_list(length: int) -> np.ndarray:
         if rng.integers(2):
-            return LISTS[kind](rng, length)
-        return np.stack([LISTS[kind](rng, length) for _ in range(batch)])
+            return EXPLICIT[kind](rng, length)
+        return np.stack([EXPLICIT[kind](rng, length) for _ in range(batch)])
 
     positions: dict[str, np.ndarray | int] = {"query_position": drawn_list(queries), "key_position": drawn_list(keys)}
     if rng.integers(4) == 0:
@@ -65,7 +65,7 @@ def setting_of(kind: str, name: str, rng: np.random.Generator, queries: int, key
     heads, causal = needs.get("num_heads") or 4, needs.get("is_causal")
     return Setting(**{
         "batch": 2, "num_heads": heads, "num_kv_heads": heads // 2 if heads % 2 == 0 else 1, "query_length": queries,
-        "key_length": keys, "head_dim": 4, "value_dim": 3, **listed(kind, rng, 2, queries, keys),
+        "key_length": keys, "head_dim": 4, "value_dim": 3, **explicit(kind, rng, 2, queries, keys),
         "is_causal": bool(rng.integers(2)) if causal is None else causal,
         "window": ((9, 5), (30, None), None, None)[int(rng.integers(4))], "seed": int(rng.integers(2**32)), **changes,
     })  # fmt: skip
@@ -75,7 +75,7 @@ def setting_of(kind: str, name: str, rng: np.random.Generator, queries: int, key
 @every_set
 @pytest.mark.parametrize("name", CASES)
 def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
-    for kind in rng.choice(list(LISTS), 2, replace=False):
+    for kind in rng.choice(list(EXPLICIT), 2, replace=False):
         setting = setting_of(kind, name, rng, int(rng.integers(1, 60)), int(rng.integers(1, 90)))
         check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
@@ -85,7 +85,7 @@ def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, s
 @pytest.mark.parametrize("name", CASES)
 def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> None:
     """They meet the keys where they lie, in chunks: float32, and bfloat16 of any width."""
-    for kind in rng.choice(list(LISTS), 2, replace=False):
+    for kind in rng.choice(list(EXPLICIT), 2, replace=False):
         queries, keys = int(rng.integers(1, 3)), int(rng.integers(200, 600))
         setting = setting_of(kind, name, rng, queries, keys, head_dim=20, value_dim=13)
         dtype = str(rng.choice(["float32", "bfloat16"]))
@@ -94,7 +94,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> 
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
-@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("kind", EXPLICIT)
 @pytest.mark.parametrize("name", ["relative", "terms_all"])
 def test_the_blocks_that_it_chooses(name: str, kind: str, instructions: str, rng: np.random.Generator) -> None:
     for queries in (1, 210):
@@ -163,7 +163,7 @@ def test_dropout(name: str, queries: int, instructions: str, rng: np.random.Gene
 
 
 def test_dropped_weights_go_by_the_pair_not_by_its_positions() -> None:
-    """The same weights as those of blocks, and as those of runs."""
+    """The same weights as those of blocks, and as those of contiguous positions."""
     query, key = drawn(1, 2, 300, 8), drawn(1, 2, 400, 8)
     value = torch.eye(400).expand(1, 2, 400, 400)
     found = []
@@ -186,7 +186,7 @@ ENCODINGS: dict[str, Callable[[], nn.Module | None]] = {
 @pytest.mark.parametrize("kind", ["gaps", "any order"])
 def test_every_number_of_threads_gives_the_same_bits(kind: str, name: str, instructions: str, rng) -> None:
     encoding, inputs = ENCODINGS[name](), [drawn(2, 4, 300, 8, requires_grad=True) for _ in range(3)]
-    position = torch.from_numpy(LISTS[kind](rng, 300))
+    position = torch.from_numpy(EXPLICIT[kind](rng, 300))
     leaves = [*inputs, *([] if encoding is None else encoding.parameters())]
 
     def found() -> list[Tensor]:
@@ -202,7 +202,7 @@ def test_every_number_of_threads_gives_the_same_bits(kind: str, name: str, instr
 def test_few_queries_split_over_threads_give_the_same_bits(kind: str, name: str, rng) -> None:
     encoding, query = ENCODINGS[name](), drawn(2, 4, 1, 8)
     key, value = (drawn(2, 4, 600, 8) for _ in range(2))
-    asked = {"encoding": encoding, "key_position": torch.from_numpy(LISTS[kind](rng, 600))}
+    asked = {"encoding": encoding, "key_position": torch.from_numpy(EXPLICIT[kind](rng, 600))}
 
     @torch.no_grad()
     def found() -> list[Tensor]:

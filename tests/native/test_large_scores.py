@@ -37,14 +37,14 @@ def large(encoding: RelativeEncoding) -> RelativeEncoding:
     return encoding
 
 
-def listed(queries: int, keys: int) -> dict[str, Tensor]:
+def explicit(queries: int, keys: int) -> dict[str, Tensor]:
     """In no order: the pairs of a tile look up rows all over a table."""
     return {"query_position": torch.randperm(queries), "key_position": torch.randperm(keys)}
 
 
 def of_axis(queries: int, keys: int) -> dict[str, Any]:
     """The same on another axis, beside a window over the sequence that begins and ends within blocks."""
-    x = listed(queries, keys)
+    x = explicit(queries, keys)
     of_query = {"sequence": keys - queries, "x": x["query_position"]}
     return {"query_position": of_query, "key_position": {"x": x["key_position"]}, "is_causal": True, "window": (290, 0)}
 
@@ -56,8 +56,8 @@ TERMS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "shaw": lambda _, __: {"encoding": large(ShawEmbedding(WIDTH, 16, num_heads=HEADS))},
     "key query": lambda _, __: {"encoding": large(KeyQueryEmbedding(WIDTH, LONGEST))},
     "bias": lambda _, __: {"encoding": large(T5Bias(HEADS))},
-    "relative, listed": lambda *n: {"encoding": large(RelativeEmbedding(WIDTH, LONGEST)), **listed(*n)},
-    "key query, listed": lambda *n: {"encoding": large(KeyQueryEmbedding(WIDTH, LONGEST)), **listed(*n)},
+    "relative, explicit": lambda *n: {"encoding": large(RelativeEmbedding(WIDTH, LONGEST)), **explicit(*n)},
+    "key query, explicit": lambda *n: {"encoding": large(KeyQueryEmbedding(WIDTH, LONGEST)), **explicit(*n)},
     "relative, of an axis": lambda *n: {"encoding": large(RelativeEmbedding(WIDTH, LONGEST)).on("x"), **of_axis(*n)},
     "key query, of an axis": lambda *n: {"encoding": large(KeyQueryEmbedding(WIDTH, LONGEST)).on("x"), **of_axis(*n)},
     "key bias": lambda _, keys: {"key_bias": LARGE * torch.randn(1, HEADS, keys)},

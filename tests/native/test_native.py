@@ -263,19 +263,19 @@ class ManyRows(RelativeEncoding):
 
 
 def test_a_table_with_more_rows_than_32_bits_count_is_refused() -> None:
-    """Where pairs look their rows up: on a listed sequence, and on every other axis."""
+    """Where pairs look their rows up: on an explicit sequence, and on every other axis."""
     sentence = "its kernels count a table's rows in 32 bits where positions are explicit, and bias has 2147483648"
     place = torch.tensor([0, 3, 1, 2, 2**31])  # all rows are met
-    listed = {"key_position": place}
+    explicit = {"key_position": place}
     on_x = {"query_position": {"x": place}, "key_position": {"x": place}}
     inputs = [drawn(1, 2, 5, 4) for _ in range(3)]
 
     def runs(encoding: RelativeEncoding, **positions: Any) -> bool:
         return explain(*inputs, encoding=encoding, backend="native", **positions).chosen == "native"
 
-    assert reasons_of(encoding=ManyRows(2**31), **listed) == [sentence]
+    assert reasons_of(encoding=ManyRows(2**31), **explicit) == [sentence]
     assert reasons_of(encoding=ManyRows(2**31).on("x"), **on_x) == [sentence]
-    assert runs(ManyRows(2**31 - 1), **listed)
+    assert runs(ManyRows(2**31 - 1), **explicit)
     assert runs(ManyRows(2**31 - 1).on("x"), **on_x)
     assert runs(ManyRows(2**31))
 

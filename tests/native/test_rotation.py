@@ -35,9 +35,9 @@ class Given(NamedTuple):
 
 
 def drawn(
-    batch: int, length: int, width: int, pairs: int, dtype: torch.dtype = torch.float32, *, listed: bool = False
+    batch: int, length: int, width: int, pairs: int, dtype: torch.dtype = torch.float32, *, explicit: bool = False
 ) -> Given:
-    angles = 9.0 * torch.randn(*([batch] if listed else []), length, pairs)
+    angles = 9.0 * torch.randn(*([batch] if explicit else []), length, pairs)
     return Given(torch.randn(batch, 3, length, width).to(dtype), angles.cos(), angles.sin())
 
 
@@ -84,14 +84,14 @@ def compiled_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
 @every_set
 @every_dtype
 @every_layout
-@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("explicit", [False, True])
 def test_it_is_the_equation(
-    instructions: str, dtype: torch.dtype, interleaved: bool, listed: bool, rng: np.random.Generator, compiled_calls
+    instructions: str, dtype: torch.dtype, interleaved: bool, explicit: bool, rng: np.random.Generator, compiled_calls
 ) -> None:
     """Widths and lengths on both sides of a vector and of a block; the features beyond the pairs pass."""
     for pairs in (1, 3, 8, 16, 17, 32, 40):
         length, width = int(rng.integers(1, 80)), 2 * pairs + int(rng.integers(3))
-        given = drawn(2, length, width, pairs, dtype, listed=listed)
+        given = drawn(2, length, width, pairs, dtype, explicit=explicit)
         for back in (False, True):
             hold(rotated(*given, interleaved=interleaved, back=back), given, interleaved, back=back)
     assert len(compiled_calls) == 14
@@ -203,13 +203,13 @@ def test_an_encoding_turns_queries_keys_and_their_gradients_so(compiled_calls) -
     """Runs and explicit positions; float64 by operations."""
     encoding = RotaryEmbedding(8)
     key = torch.randn(2, 3, 5, 8, requires_grad=True)
-    listed = ExplicitPositions(torch.arange(10).view(2, 5))
-    prepared = encoding.prepare_keys(key, ContiguousPositions(0)) + encoding.prepare_keys(key, listed)
+    places = ContiguousPositions(0), ExplicitPositions(torch.arange(10).view(2, 5))
+    prepared = sum(encoding.prepare_keys(key, place) for place in places)
     assert len(compiled_calls) == 2
     prepared.sum().backward()
     assert len(compiled_calls) == 4
     with torch.no_grad():
-        wide = encoding.prepare_keys(key.double(), ContiguousPositions(0)) + encoding.prepare_keys(key.double(), listed)
+        wide = sum(encoding.prepare_keys(key.double(), place) for place in places)
     assert len(compiled_calls) == 4 and wide.dtype == torch.float64
     # Two angles that are off by half an EPS of their cosines and sines, and what `hold` allows, twice.
     assert ((prepared - wide).abs() <= 2 * 2 * EPS[torch.float32] * 2 * key.abs().max()).all()

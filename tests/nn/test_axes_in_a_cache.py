@@ -68,27 +68,27 @@ def on_a_grid(first: int, length: int) -> Mapping[str, Any]:
     return grid(*SIZES, prefix_tokens=PREFIX_TOKENS, first=first, length=length)
 
 
-def lists(rng: np.random.Generator, *batch: int) -> Where:
-    """Any positions, as lists."""
-    listed = {axis: torch.from_numpy(rng.integers(0, 6, (*batch, LENGTH))) for axis in ("y", "x")}
-    return lambda first, length: {axis: every[..., first : first + length] for axis, every in listed.items()}
+def explicit(rng: np.random.Generator, *batch: int) -> Where:
+    """Any explicit positions."""
+    positions = {axis: torch.from_numpy(rng.integers(0, 6, (*batch, LENGTH))) for axis in ("y", "x")}
+    return lambda first, length: {axis: every[..., first : first + length] for axis, every in positions.items()}
 
 
 def of_one_each(rng: np.random.Generator) -> Where:
-    """A list per batch element on y, digits on x, the sequence by its name."""
-    listed = lists(rng, BATCH)
+    """Explicit positions per batch element on y, digits on x, the sequence by its name."""
+    on_y = explicit(rng, BATCH)
     x = GridPositions(((1, 2, 5),), start=1)
 
     def where(first: int, length: int) -> Mapping[str, Any]:
-        return {"y": listed(first, length)["y"], "x": x.part(slice(first, first + length))}
+        return {"y": on_y(first, length)["y"], "x": x.part(slice(first, first + length))}
 
     return where
 
 
 WHERES: dict[str, Callable[[np.random.Generator], Where]] = {
     "grid": lambda rng: on_a_grid,
-    "lists": lists,
-    "lists per batch": lambda rng: lists(rng, BATCH),
+    "explicit": explicit,
+    "explicit per batch": lambda rng: explicit(rng, BATCH),
     "one of each": of_one_each,
 }
 
@@ -143,19 +143,19 @@ def test_a_grid_is_kept_as_digits_and_anything_else_as_a_list(rng: np.random.Gen
             axis: GridPositions(d.terms, prefix_tokens=PREFIX_TOKENS) for axis, d in grid(*SIZES).items()
         }
         assert cache.key_position == {"sequence": 0, **cache.beside}
-        listed = KVCache()
-        where = lists(rng)
-        decode(layer, x, [3, 4, 7], listed, where)
-    for axis, place in listed.beside.items():
+        another = KVCache()
+        where = explicit(rng)
+        decode(layer, x, [3, 4, 7], another, where)
+    for axis, place in another.beside.items():
         assert torch.equal(place.expand(LENGTH, x.device), where(0, LENGTH)[axis].expand(BATCH, -1))
 
 
-def test_a_list_after_digits_makes_a_list_of_all(rng: np.random.Generator) -> None:
+def test_explicit_positions_after_digits_make_all_explicit(rng: np.random.Generator) -> None:
     """Of a grid without prefix tokens: the digits so far are written down."""
     layer, x = layer_of("all of them"), inputs(9)
-    listed = torch.from_numpy(rng.integers(0, 5, (2, BATCH, 5)))
+    explicit = torch.from_numpy(rng.integers(0, 5, (2, BATCH, 5)))
     first = grid(2, 2)
-    rest = {"y": listed[0], "x": listed[1]}
+    rest = {"y": explicit[0], "x": explicit[1]}
     whole = {
         axis: torch.cat([first[axis].expand(4, x.device).expand(BATCH, -1), rest[axis]], dim=1) for axis in ("y", "x")
     }
@@ -255,8 +255,8 @@ def test_rows_of_a_batch_move(kind: str, rng: np.random.Generator) -> None:
 def test_a_memory_is_what_it_is_without_a_cache(name: str, rng: np.random.Generator) -> None:
     """remember: the memory stands on a grid, the queries on its cells or anywhere."""
     layer, memory, x = layer_of(name), inputs(), inputs(5)
-    for where in (on_a_grid, lists(rng, BATCH)):
-        for query_position in (grid(*SIZES, first=4, length=5), lists(rng, BATCH)(0, 5)):
+    for where in (on_a_grid, explicit(rng, BATCH)):
+        for query_position in (grid(*SIZES, first=4, length=5), explicit(rng, BATCH)(0, 5)):
             places = where(0, LENGTH)
             cache = layer.remember(memory, key_position=places)
             expected = layer(x, memory, query_position=query_position, key_position=places)

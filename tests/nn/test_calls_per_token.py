@@ -126,15 +126,15 @@ def test_a_token_at_explicit_positions(name: str, cache: str) -> None:
 
 @torch.no_grad()
 @every_encoding
-@pytest.mark.parametrize("listed", [False, True], ids=["start", "listed"])
-def test_a_token_that_attends_to_a_memory(name: str, listed: bool) -> None:
+@pytest.mark.parametrize("explicit", [False, True], ids=["start", "explicit"])
+def test_a_token_that_attends_to_a_memory(name: str, explicit: bool) -> None:
     """The cache is full, so that nothing is placed in it; the query's own position is parsed."""
     make, encodings = ENCODINGS[name]
     attention = layer(make())
     memory = attention.remember(tokens(PROMPT))
     for step in range(3):
         with calls() as counts:
-            attention(tokens(), query_position=torch.tensor([step]) if listed else step, cache=memory)
+            attention(tokens(), query_position=torch.tensor([step]) if explicit else step, cache=memory)
         assert counts == once(place=0, check_terms=encodings)
 
 

@@ -54,20 +54,20 @@ def test_an_empty_memory(backend: str, name: str) -> None:
 
 
 @pytest.mark.pairs
-@pytest.mark.parametrize("listed", [False, True], ids=["in a row", "listed"])
+@pytest.mark.parametrize("explicit", [False, True], ids=["in a row", "explicit"])
 @pytest.mark.parametrize("max_length", [None, 3])
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("backend", ["reference", "dense", "blocks"])
 @pytest.mark.parametrize("batch", [0, 2])
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
-def test_a_cache(mode, batch: int, backend: str, name: str, max_length: int | None, listed: bool) -> None:
+def test_a_cache(mode, batch: int, backend: str, name: str, max_length: int | None, explicit: bool) -> None:
     """Chunks of no token before, between and after the others change nothing."""
     layer, given, cache = layer_of(name, backend), tokens(batch, LENGTH), KVCache(max_length)
     with mode():
         expected = layer(given, is_causal=True, window=None if max_length is None else (max_length - 1, 0))
         found = []
         for first, end in ((0, 0), (0, 3), (3, 3), (3, LENGTH), (LENGTH, LENGTH)):
-            position = torch.arange(first, end).expand(batch, -1) if listed else None
+            position = torch.arange(first, end).expand(batch, -1) if explicit else None
             found.append(layer(given[:, first:end], is_causal=True, cache=cache, query_position=position))
             assert found[-1].shape == (batch, end - first, WIDTH)
             assert cache.next_position == end

@@ -35,7 +35,9 @@ def inputs(module: nn.MultiheadAttention) -> list[Tensor]:
     return [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
 
 
-def cut(module: nn.MultiheadAttention, of: Callable[[nn.Parameter], Tensor | None]) -> dict[str, Tensor | None]:
+def split_in_projection(
+    module: nn.MultiheadAttention, of: Callable[[nn.Parameter], Tensor | None]
+) -> dict[str, Tensor | None]:
     """Something of each of their parameters, of which they keep three in one, by the names of ours."""
     names = "q_proj", "k_proj", "v_proj"
     if module.in_proj_weight is None:
@@ -88,7 +90,10 @@ def test_outputs_and_gradients_are_torch_s(form: str, mask: str) -> None:
     output.backward(cotangent)
     for one, other in zip(our_inputs, their_inputs, strict=True):
         assert_equal(one.grad, other.grad)
-    assert_equal({name: parameter.grad for name, parameter in ours.named_parameters()}, cut(module, lambda p: p.grad))
+    assert_equal(
+        {name: parameter.grad for name, parameter in ours.named_parameters()},
+        split_in_projection(module, lambda p: p.grad),
+    )
 
 
 def test_a_mask_that_is_not_turned_around_gives_other_numbers() -> None:
@@ -122,7 +127,7 @@ def test_length_first_modules_are_taken_over_too() -> None:
 def test_parameters_are_copies_of_their_own(form: str) -> None:
     module = theirs(form)
     ours = RelativeMultiheadAttention.from_torch(module)
-    assert dict(ours.named_parameters()).keys() == cut(module, lambda p: p).keys()
+    assert dict(ours.named_parameters()).keys() == split_in_projection(module, lambda p: p).keys()
     taken = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     storages = [parameter.untyped_storage() for parameter in ours.parameters()]
     assert len({storage.data_ptr() for storage in storages} | taken) == len(storages) + len(taken)

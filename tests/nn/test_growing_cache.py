@@ -232,10 +232,10 @@ def test_an_error_undoes_what_was_written_in_place(max_length: int | None) -> No
 
 def test_copies_carry_no_spare_room_and_live_apart() -> None:
     pieces = parts(*[1] * 21)
-    cache, listed = KVCache(), torch.arange(21).expand(BATCH, -1)
+    cache, explicit = KVCache(), torch.arange(21).expand(BATCH, -1)
     with torch.no_grad():
         for place, (key, value) in enumerate(pieces[:20]):
-            cache.append(key, value, listed[:, place : place + 1])
+            cache.append(key, value, explicit[:, place : place + 1])
         cache.forget(5)
         for copied in (copy.deepcopy(cache), copy.copy(cache), pickle.loads(pickle.dumps(cache))):
             assert copied.keys.untyped_storage().nbytes() == 4 * PER_TOKEN * 15
@@ -243,7 +243,7 @@ def test_copies_carry_no_spare_room_and_live_apart() -> None:
             copied.append(*parts(1)[0], torch.tensor([7]))
             assert torch.equal(copied.key_position[:, -1], torch.tensor([7, 7]))
         assert_holds(cache, pieces[5:20])
-        cache.append(*pieces[20], listed[:, 20:])
+        cache.append(*pieces[20], explicit[:, 20:])
         assert_holds(cache, pieces[5:21])
 
 

@@ -177,7 +177,7 @@ def test_phi3(start: int, rng) -> None:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("given", ["starts", "starts as tensors", "lists"])
+@pytest.mark.parametrize("given", ["starts", "starts as tensors", "explicit"])
 @pytest.mark.parametrize("name", BY_LENGTH)
 def test_decoding_through_a_cache(name: str, given: str, rng) -> None:
     """A prompt of 11, a chunk that crosses the original length, then single tokens: older keys stay as they were."""
@@ -206,7 +206,7 @@ def test_decoding_through_a_cache(name: str, given: str, rng) -> None:
         weights = {one.replace("o_proj", "out_proj"): array for one, array in a.items() if one != "x"}
         for first, stop in steps:
             call: dict[str, Any] = {"is_causal": True, "cache": cache}
-            if given == "lists":
+            if given == "explicit":
                 call["query_position"] = torch.arange(first, stop).expand(B, -1)
             outputs.append(functional_call(module, weights, (a["x"][:, first:stop],), call))
         return torch.cat(outputs, dim=1)

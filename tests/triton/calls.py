@@ -21,7 +21,7 @@ SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 BATCH, HEADS, WIDTH = 4, 16, 64
 ABSENT = (
     "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
-    "lowest", "key_mask", "query_segments", "key_segments", "explicit_mask", "seed", "key_bias", "key_shift", "softcap",
+    "lowest", "key_mask", "query_segments", "key_segments", "pair_mask", "seed", "key_bias", "key_shift", "softcap",
 )  # fmt: skip
 
 
@@ -54,8 +54,8 @@ def meta_axis(
     number: int, rows: int, *, length: int = 4096, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16,
     own: int | None = None, **limits: int | None,
 ) -> ExplicitAxis:  # fmt: skip
-    """A listed axis with every table; each batch element has its own queries' positions. own: the width of its r, None
-    where r is q.
+    """An explicit axis with every table; each batch element has its own queries' positions. own: the width of its r,
+    None where r is q.
     """
     call = meta_call(TABLES, rows, length=length, width=width, dtype=dtype)
     query, key = ExplicitPositions(numbers(BATCH, length)), ExplicitPositions(numbers(length))
@@ -97,7 +97,7 @@ def some_gradients_of(call: Call, names: Collection[str]) -> Differentiable[bool
 
 
 def num_axes(call: Call) -> int:
-    """Of the call's problem, up to its last listed axis."""
+    """Of the call's problem, up to its last explicit axis."""
     return 1 + max((axis.number for axis in call.axes), default=0)
 
 
@@ -119,5 +119,5 @@ def with_ranges(call: Call) -> Call:
     if call.query_segments is not None and call.key_segments is not None:
         segments = call.query_segments, call.key_segments
     has_bias = call.bias is not None or call.key_bias is not None
-    mask = Mask(positions, call.key_mask, segments, call.explicit_mask)
+    mask = Mask(positions, call.key_mask, segments, call.pair_mask)
     return replace(call, visible=VisibleRanges.of(mask, has_bias=has_bias))

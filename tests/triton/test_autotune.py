@@ -381,7 +381,7 @@ def test_what_a_kernel_adds_to_is_zero_before_the_run_that_stays(call: Any, cloc
 
 HALF, KEYS, BIAS = torch.float16, ("relative_keys",), ("bias",)
 IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
-A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, device="meta")}
+A_FLOAT_MASK = {"pair_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, device="meta")}
 
 
 @pytest.mark.parametrize(
@@ -546,9 +546,9 @@ def with_several() -> dict[str, Any]:
     axes = tuple(meta_axis(number, 33, own=64) for number in (1, 2, 3))
     return {
         "three axes": meta_call(axes=axes),
-        "three axes, a mask": meta_call(axes=axes, explicit_mask=mask),
-        "three axes, tables, a mask": meta_call(TABLES, 8191, axes=axes, explicit_mask=mask),
-        "tables, a mask, 128 features": meta_call(TABLES, 8191, width=128, explicit_mask=mask),
+        "three axes, a mask": meta_call(axes=axes, pair_mask=mask),
+        "three axes, tables, a mask": meta_call(TABLES, 8191, axes=axes, pair_mask=mask),
+        "tables, a mask, 128 features": meta_call(TABLES, 8191, width=128, pair_mask=mask),
         "tables, a start as a tensor": meta_call(
             TABLES, 8191, offset=torch.empty((), dtype=torch.int64, device="meta")
         ),

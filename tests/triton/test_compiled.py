@@ -96,7 +96,7 @@ def test_the_size_that_is_tried_beside_it(tables: str, width: int, capability: i
     from measure.triton_compiled import CALLS, cost_of, launches
 
     call = CALLS[tables](width=width)
-    has_one = capability == tile_configs.HOPPER and tile_configs.is_faster_in_order_on_hopper(call)
+    has_one = capability == tile_configs.HOPPER and tile_configs.is_faster_deterministic_on_hopper(call)
     for launch in launches(call, False, capability):
         several = tile_configs.tile_configs(launch.kernel.__name__, call, capability)
         assert len(several) == (1 if has_one else 2)
@@ -200,7 +200,7 @@ def mask_of(*shape: int) -> torch.Tensor:
 
 LOOKED_UP = {
     "key_mask": mask_of(4, LENGTH), "query_segments": numbers(4, LENGTH), "key_segments": numbers(4, LENGTH),
-    "explicit_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
+    "pair_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
 }  # fmt: skip
 A_BIAS = meta_axis(2, 33)._replace(**dict.fromkeys(TABLES[:3]))
 KEYS_AND_BIAS = TABLES[::3]
@@ -219,13 +219,13 @@ BRANCHES = {
     ),
     "a float mask": meta_call(
         KEYS_AND_BIAS, 33, length=LENGTH,
-        explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta"),
+        pair_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta"),
     ),
     "starts as tensors": meta_call(KEYS_AND_BIAS, 33, length=LENGTH, lowest=-300, offset=numbers()),
-    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=24), A_BIAS)),
+    "explicit axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=24), A_BIAS)),
     "a bias on an axis": meta_call(length=LENGTH, axes=(A_BIAS,)),
     "one row on an axis": meta_call(length=LENGTH, axes=(meta_axis(1, 1),)),
-    "a listed sequence": meta_call((), length=LENGTH, axes=(meta_axis(0, 33, own=64, lowest=-300, highest=0),)),
+    "an explicit sequence": meta_call((), length=LENGTH, axes=(meta_axis(0, 33, own=64, lowest=-300, highest=0),)),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
     "one position": meta_call(TABLES, 33, length=1),
@@ -268,11 +268,11 @@ SEVERAL = {
     "relative keys": meta_call(KEYS, 2 * LENGTH - 1, length=LENGTH),
     "clipped keys, values and bias": meta_call((*KEYS, *VALUES, *BIAS), 33, length=LENGTH, highest=None),
     "masks": meta_call(
-        KEYS, 33, length=LENGTH, key_mask=mask_of(4, LENGTH), explicit_mask=mask_of(4, 1, LENGTH, LENGTH),
+        KEYS, 33, length=LENGTH, key_mask=mask_of(4, LENGTH), pair_mask=mask_of(4, 1, LENGTH, LENGTH),
         query_segments=numbers(4, LENGTH), key_segments=numbers(4, LENGTH),
     ),
     "a float mask": meta_call(
-        KEYS, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.float16, device="meta")
+        KEYS, 33, length=LENGTH, pair_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.float16, device="meta")
     ),
     "a cap and a key bias": meta_call(
         (*KEYS, *BIAS), 33, length=LENGTH, softcap=30.0,

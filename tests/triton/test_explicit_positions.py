@@ -15,7 +15,7 @@ from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
 from tests.native.test_axes import on_grid
-from tests.native.test_explicit_positions import LISTS, setting_of
+from tests.native.test_explicit_positions import EXPLICIT, setting_of
 from tests.triton import everywhere
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -55,7 +55,7 @@ def in_orders(names: dict[str, tuple[str, ...]]) -> pytest.MarkDecorator:
 @everywhere
 @pytest.mark.parametrize("name", AXES_CASES)
 def test_encodings_on_axes(name: str, either: None, device: str, rng: np.random.Generator) -> None:
-    """Grids, parts of them, class tokens, lists, starts and digits, under every mask; some capped, with sinks."""
+    """Grids, parts of them, class tokens, explicit positions, starts, digits, every mask; some capped, with sinks."""
     setting = random_setting(rng, **AXES_CASES[name].requirements(), kind=str(rng.choice(["any", "capped"])))
     check(make_subject(AXES_CASES[name], setting, "float32"), "triton", "float32", truth=by_formula, device=device)
 
@@ -64,13 +64,13 @@ def test_encodings_on_axes(name: str, either: None, device: str, rng: np.random.
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_encodings_on_a_listed_sequence(name: str, either: None, device: str, rng: np.random.Generator) -> None:
     """Gaps, duplicates and any order, under limits; one list or one for each batch element."""
-    kind = str(rng.choice(list(LISTS)))
+    kind = str(rng.choice(list(EXPLICIT)))
     setting = setting_of(kind, name, rng, int(rng.integers(1, 6)), int(rng.integers(1, 8)))
     check(make_subject(CASES[name], setting, "float32"), "triton", "float32", truth=by_formula, device=device)
 
 
 ACROSS = {"cpu": (17, 18), "cuda": (150, 140)}
-LISTED = {
+BY_ORDER = {
     "atomic": ("terms_all", "terms_all_error", "key_query+shaw"), "in order": ("terms_all", "key_query+shaw", "t5")
 }  # fmt: skip
 ON_GRIDS = {
@@ -81,8 +81,8 @@ ON_GRIDS = {
 
 
 @everywhere
-@in_orders(LISTED)
-def test_lists_across_tiles(name: str, ordered: None, device: str, rng: np.random.Generator) -> None:
+@in_orders(BY_ORDER)
+def test_across_tiles(name: str, ordered: None, device: str, rng: np.random.Generator) -> None:
     """Far out of order, and in order; every gradient with and without atomic additions."""
     setting = setting_of(
         str(rng.choice(["any order", "gaps"])), name, rng, *ACROSS[device], num_heads=2, num_kv_heads=1
@@ -168,9 +168,9 @@ def test_bits_repeat_in_a_fixed_order(device: str, rng: np.random.Generator, mon
 def test_dropout_drops_the_same_pairs_as_on_runs(few: int, device: str, rng: np.random.Generator) -> None:
     """Positions written as a list are the run itself; so dropout's factors, and every number, are too."""
     run = Setting(2, 2, 1, 7, 19, 4, 3, query_position=5, is_causal=True, dropout_p=0.4, seed=11)
-    lists = replace(run, query_position=5 + np.arange(7), key_position=np.arange(19))
+    explicit = replace(run, query_position=5 + np.arange(7), key_position=np.arange(19))
     found = []
-    for setting in (run, lists):
+    for setting in (run, explicit):
         subject = make_subject(CASES["terms_all"], setting, "float32").on(device)
         answers = subject.run("triton")
         cotangents = [torch.ones_like(answer) for answer in answers]

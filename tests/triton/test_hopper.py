@@ -52,7 +52,7 @@ def texts(call: Call, name: str) -> Iterator[tuple[tile_configs.TileConfig, dict
         yield size, result.asm
 
 
-A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=BF16, device="meta")}
+A_FLOAT_MASK = {"pair_mask": torch.empty(1, 1, 4096, 4096, dtype=BF16, device="meta")}
 AN_AXIS = {"axes": (meta_axis(1, 33),)}
 UNEVEN: dict[str, tuple[Call, tuple[str, ...]]] = {
     "16 features beside float32 tables": (call_of((16, 16, 16), KEYS, F16, F32), ("forward", "backward")),
@@ -133,7 +133,7 @@ def test_the_fixed_order_is_taken_where_it_is_faster(
 )
 def test_the_gradient_by_many_rows_of_a_bias(rows: int, width: int, wanted: tuple[str, ...], expected: bool) -> None:
     call = meta_call(("bias",), rows, width=width)
-    assert tile_configs.is_in_order(call, HOPPER, some_gradients_of(call, wanted)) == expected
+    assert tile_configs.is_always_deterministic(call, HOPPER, some_gradients_of(call, wanted)) == expected
 
 
 @compiling
@@ -182,7 +182,7 @@ def test_one_size_in_the_fixed_order(kind: tuple[str | None, int, int]) -> None:
     table, rows, width = kind
     given = () if table is None else (table,)
     call = meta_call(given, rows, width=width)
-    assert tile_configs.is_faster_in_order_on_hopper(call)
+    assert tile_configs.is_faster_deterministic_on_hopper(call)
     for kernel, (warps, stages) in zip(("forward", "queries", "keys", "tables"), IN_ORDER[kind], strict=True):
         assert sizes_of(f"{kernel}_kernel", *given, rows=rows, width=width) == [(64, warps, stages)]
     tables = SimpleNamespace(__name__="tables_kernel")
@@ -207,12 +207,12 @@ def test_one_size_in_the_fixed_order(kind: tuple[str | None, int, int]) -> None:
 )
 def test_other_calls_add_across_programs(tables: tuple[str, ...], given: dict[str, Any]) -> None:
     given = {"rows": 33} | given
-    assert not tile_configs.is_faster_in_order_on_hopper(meta_call(tables, **given))
+    assert not tile_configs.is_faster_deterministic_on_hopper(meta_call(tables, **given))
 
 
 @pytest.mark.parametrize("width", [64, 128])
 def test_relative_keys_in_float32_beside_half_precision_add_across_programs(width: int) -> None:
     call = meta_call(KEYS, 33, width=width)
-    assert call.relative_keys is not None and tile_configs.is_faster_in_order_on_hopper(call)
+    assert call.relative_keys is not None and tile_configs.is_faster_deterministic_on_hopper(call)
     wider = call.relative_keys._replace(values=call.relative_keys.values.float())
-    assert not tile_configs.is_faster_in_order_on_hopper(replace(call, relative_keys=wider))
+    assert not tile_configs.is_faster_deterministic_on_hopper(replace(call, relative_keys=wider))

@@ -77,11 +77,11 @@ def make_call(
         full, num_heads, (d if shared else dr, d, dv), dtype, queries + keys, offset - queries + 1, False, aligned
     )
     segmented = "s" in masks
-    explicit = torch.rand(1, num_heads, queries, keys) < 0.6 if "p" in masks else None
+    pair_mask = torch.rand(1, num_heads, queries, keys) < 0.6 if "p" in masks else None
     if added is not None:
         sizes = zip("bhqk", (batch, num_heads, queries, keys), strict=True)
-        explicit = random_rows(*(size if axis in added else 1 for axis, size in sizes), dtype=dtype)
-        explicit[torch.rand(explicit.shape) < 0.2] = -torch.inf
+        pair_mask = random_rows(*(size if axis in added else 1 for axis, size in sizes), dtype=dtype)
+        pair_mask[torch.rand(pair_mask.shape) < 0.2] = -torch.inf
     call = Call(
         query=query,
         key=random_rows(batch, key_heads, keys, d, dtype=dtype, aligned=aligned),
@@ -94,7 +94,7 @@ def make_call(
         key_mask=torch.rand(batch, keys) < 0.7 if "k" in masks else None,
         query_segments=torch.randint(0, 3, (batch, queries)) if segmented else None,
         key_segments=torch.randint(0, 3, (batch, keys)) if segmented else None,
-        explicit_mask=explicit,
+        pair_mask=pair_mask,
         **dict.fromkeys(TABLES) | found,
         **{
             "part": Part(0, 0, 0, num_heads),
@@ -409,18 +409,18 @@ def test_gradients_are_contiguous(ordered: bool, device: str, monkeypatch: pytes
 
 
 @everywhere
-@pytest.mark.parametrize("are_lists", [False, True], ids=["of starts", "of lists"])
+@pytest.mark.parametrize("are_explicit", [False, True], ids=["of starts", "of explicit positions"])
 @pytest.mark.parametrize("strides", ["by rows", "one number"])
-def test_strides_of_a_bias(strides: str, are_lists: bool, device: str) -> None:
+def test_strides_of_a_bias(strides: str, are_explicit: bool, device: str) -> None:
     """As a table [R, H] gives it, and expanded."""
-    axes = ({"number": 1, "tables": TABLES[3:], "rows": 15, "first": -7},) if are_lists else ()
-    call = make_call(torch.float32, tables=() if are_lists else TABLES[3:], axes=axes)
-    bias = (call.axes[0] if are_lists else call).bias
+    axes = ({"number": 1, "tables": TABLES[3:], "rows": 15, "first": -7},) if are_explicit else ()
+    call = make_call(torch.float32, tables=() if are_explicit else TABLES[3:], axes=axes)
+    bias = (call.axes[0] if are_explicit else call).bias
     assert bias is not None
     changed = {"by rows": bias.values.t().contiguous().t(), "one number": bias.values[:, :1].expand_as(bias.values)}
     bias = bias._replace(values=changed[strides])
     hold_to_the_equation(
-        replace(call, **{"axes": (call.axes[0]._replace(bias=bias),)} if are_lists else {"bias": bias})
+        replace(call, **{"axes": (call.axes[0]._replace(bias=bias),)} if are_explicit else {"bias": bias})
     )
 
 
@@ -513,9 +513,7 @@ def for_the_stored_output(call: Call, output: Tensor, by_output: Tensor) -> dict
 
 def leaves_of(call: Call, dtype: torch.dtype) -> dict[str, Tensor]:
     """All tensors that get gradients, in this dtype."""
-    given: dict[str, Any] = {
-        name: getattr(call, name) for name in ("query", "key", "value", "key_bias", "explicit_mask")
-    }
+    given: dict[str, Any] = {name: getattr(call, name) for name in ("query", "key", "value", "key_bias", "pair_mask")}
     for axis in axes_of(call):
         given |= tensors_of(axis)
     return {
@@ -560,13 +558,13 @@ def scored(call: Call, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     if call.key_bias is not None and call.key_shift is not None:
         scores = scores + tensors["key_bias"].unsqueeze(-2) - call.key_shift.to(scores.dtype).unsqueeze(-1)
     if call.adds_mask:
-        mask = tensors["explicit_mask"]
+        mask = tensors["pair_mask"]
         scores = scores + mask.masked_fill(mask == -torch.inf, 0.0)
     return scores, values
 
 
 def axes_of(call: Call) -> list[ExplicitAxis]:
-    """All axes; a sequence of starts by its lists."""
+    """All axes; a sequence of starts by explicit positions."""
     if call.explicit_sequence is not None:
         return list(call.axes)
     tables = {name: getattr(call, name) for name in TABLES}
@@ -619,9 +617,9 @@ def visible(call: Call) -> Tensor:
         allowed = allowed & call.key_mask[:, None, None]
     if call.query_segments is not None and call.key_segments is not None:
         allowed = allowed & (call.query_segments[:, :, None] == call.key_segments[:, None])[:, None]
-    if call.explicit_mask is None:
+    if call.pair_mask is None:
         return allowed
-    return allowed & (call.explicit_mask != -torch.inf if call.adds_mask else call.explicit_mask)
+    return allowed & (call.pair_mask != -torch.inf if call.adds_mask else call.pair_mask)
 
 
 def factors(call: Call) -> Tensor | None:

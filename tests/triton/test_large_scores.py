@@ -21,7 +21,7 @@ TERMS: dict[str, Callable[[int], dict[str, Any]]] = {
     "relative": lambda _: {"encoding": RelativeEmbedding(WIDTH, LONGEST), "is_causal": True},
     "key and query": lambda _: {"encoding": KeyQueryEmbedding(WIDTH, LONGEST)},
     "bias": lambda _: {"encoding": T5Bias(HEADS)},
-    "listed": lambda queries: {
+    "explicit": lambda queries: {
         "encoding": RelativeEmbedding(WIDTH, LONGEST),
         "query_position": torch.randperm(queries),
         "key_position": torch.randperm(KEYS),

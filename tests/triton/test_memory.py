@@ -43,8 +43,8 @@ def allowed(call: Call) -> int:
     Tensors like the query: O, the gradients by query, key, value and relative query, and one for whatever has a number
     a row (lse, delta, sums beyond tables). Beyond a clipped table its vectors meet two sums: three copies of them.
     A table has a row for each of Lq + Lk offsets at most, and that four times: the sums of parts, those of all parts,
-    the gradient, and the gradient in the table's dtype. A tensor of a listed axis has its gradient, the sums behind it,
-    and these times the scale.
+    the gradient, and the gradient in the table's dtype. A tensor of an explicit axis has its gradient, the sums behind
+    it, and these times the scale.
     """
     batch, heads, length, width = call.query.shape
     found = {name: getattr(call, name).values for name in TABLES if getattr(call, name) is not None}
@@ -66,24 +66,24 @@ CASES: dict[str, tuple[tuple[str, ...], int | None, dict[str, Any]]] = {
     "every table, all offsets visible": (TABLES, None, {"highest": None}),
     "every table, clipped": (TABLES, CLIPPED, {}),
     "a window": (TABLES, None, {"lowest": -4096}),
-    "a float mask for all queries": ((), None, {"explicit_mask": True}),
-    "a listed sequence": ((), None, {"axes": {0: None}}),
+    "a float mask for all queries": ((), None, {"pair_mask": True}),
+    "an explicit sequence": ((), None, {"axes": {0: None}}),
     "another axis": (("relative_keys",), None, {"axes": {1: CLIPPED}}),
-    "a listed sequence and two axes": ((), None, {"axes": {0: CLIPPED, 1: CLIPPED, 2: CLIPPED}}),
+    "an explicit sequence and two axes": ((), None, {"axes": {0: CLIPPED, 1: CLIPPED, 2: CLIPPED}}),
 }
 
 
 def case(name: str, length: int) -> Call:
-    """A call of CASES; None rows: one for every offset. axes: the rows of each listed axis."""
+    """A call of CASES; None rows: one for every offset. axes: the rows of each explicit axis."""
     tables, rows, changes = CASES[name]
     every = 2 * length + 1
     axes = tuple(
         meta_axis(number, rows or every, length=length, own=64, highest=None if number else 0)
         for number, rows in changes.get("axes", {}).items()
     )
-    call = meta_call(tables, rows or every, length=length, **changes | {"axes": axes, "explicit_mask": None})
-    mask = call.query.new_empty(call.query.shape[0], 1, 1, length) if "explicit_mask" in changes else None
-    return replace(call, explicit_mask=mask)
+    call = meta_call(tables, rows or every, length=length, **changes | {"axes": axes, "pair_mask": None})
+    mask = call.query.new_empty(call.query.shape[0], 1, 1, length) if "pair_mask" in changes else None
+    return replace(call, pair_mask=mask)
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["atomic", "in order"])

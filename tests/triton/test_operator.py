@@ -58,7 +58,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "few queries": ("terms_all", {"query_length": 5}, 0.0),
     "a cap and a key bias": ("t5", {"softcap": 2.0, "key_bias": (1, 4)}, 0.0),
     "sinks": ("t5", {"sinks": "per head"}, 0.0),
-    "a listed sequence": ("terms_all", {"key_position": np.arange(6) * 2, "is_causal": True}, 0.0),
+    "an explicit sequence": ("terms_all", {"key_position": np.arange(6) * 2, "is_causal": True}, 0.0),
     "axes": ("shaw_on_both", {"axes": dict.fromkeys("yx", (explicit_place(10), started(2, 6)))}, 0.0),
     "a grid with a class token": ("beit", {"axes": GRID}, 0.0),
     "starts as tensors": ("terms_all_error", {"query_position": np.array(2), "window": (3, None)}, 0.0),
@@ -185,7 +185,7 @@ def test_an_exported_program_calls_the_operator(device: str, rng: np.random.Gene
     ids=["highest", "high", "medium and a bias", "high and vectors", "high and a list"],
 )  # fmt: skip
 def test_the_precision_is_what_pytorch_is_set_to(asked: str, encoding: Any, expected: str) -> None:
-    """Beside tables of vectors, and beside lists, the parts of float32 have no room."""
+    """Beside tables of vectors, and beside explicit positions, the parts of float32 have no room."""
     inputs, position = [torch.randn(1, 2, 5, 4) for _ in range(3)], {"x": torch.arange(5) * 2}
     problem = request_of(*inputs, encoding=encoding, query_position=position, key_position=position).problem
     before = torch.get_float32_matmul_precision()

@@ -17,7 +17,7 @@ pytest_plugins = ["tests.contract.fresh"]
 
 FEW = (
     "key_mask", "segments", "causality", "together", "attn_mask, float", "causality, starts as tensors",
-    "together, listed",
+    "together, explicit",
 )  # fmt: skip
 """Ways in which few queries are tested, too: each kind of mask and position."""
 

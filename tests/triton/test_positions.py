@@ -64,9 +64,9 @@ def test_positions_are_those_of_the_digits(name: str, device: str) -> None:
 @everywhere
 @pytest.mark.parametrize("shape", [(70,), (1, 70), (2, 70)])
 def test_lists_are_read(shape: tuple[int, ...], device: str) -> None:
-    listed = (torch.arange(140, device=device) * 2**40)[: int(np.prod(shape))].reshape(shape)
-    apart = listed.repeat_interleave(2, dim=-1)[..., ::2]
-    for each in (listed, apart):
+    explicit = (torch.arange(140, device=device) * 2**40)[: int(np.prod(shape))].reshape(shape)
+    apart = explicit.repeat_interleave(2, dim=-1)[..., ::2]
+    for each in (explicit, apart):
         found = torch.empty(2, 70, dtype=torch.int64, device=device)
         positions_kernel[(5, 2)](side_of(ExplicitPositions(each), 70, torch.device(device)), 70, found, TILE=16)
         torch.testing.assert_close(found, each.expand(2, 70))

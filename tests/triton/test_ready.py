@@ -70,7 +70,7 @@ def shapes(**changes: Any) -> dict[str, Any]:
 
 
 def axis(number: int, rows: int = 33, **changes: Any) -> ExplicitAxis:
-    """A listed axis; a table of the changes may be None."""
+    """An explicit axis; a table of the changes may be None."""
     own = changes.pop("own", None)
     return meta_axis(number, rows, length=256, own=own)._replace(**changes)
 
@@ -80,8 +80,8 @@ CALLS = {
     "other numbers": meta_call(**shapes(length=512)),
     "odd numbers": meta_call(**shapes(length=257)),
     "key mask": meta_call(**shapes(key_mask=torch.empty(BATCH, 256, dtype=torch.bool, device="meta"))),
-    "mask": meta_call(**shapes(explicit_mask=torch.empty(1, 1, 256, 256, dtype=torch.bool, device="meta"))),
-    "added mask": meta_call(**shapes(explicit_mask=torch.empty(1, 1, 256, 256, device="meta"))),
+    "mask": meta_call(**shapes(pair_mask=torch.empty(1, 1, 256, 256, dtype=torch.bool, device="meta"))),
+    "added mask": meta_call(**shapes(pair_mask=torch.empty(1, 1, 256, 256, device="meta"))),
     "dropout": meta_call(**shapes(dropout_p=0.1, seed=numbers())),
     "softcap": meta_call(**shapes(softcap=30.0)),
     "a start as a tensor": meta_call(TABLES[:1], 33, **shapes(offset=numbers())),

@@ -60,8 +60,8 @@ def in_blocks(*lengths: int, dtype: torch.dtype = torch.bool) -> dict[str, Any]:
     seen = ids(*lengths)[:, None] == ids(*lengths)[None, :]
     seen[0] = False
     if dtype == torch.bool:
-        return {"explicit_mask": seen[None, None]}
-    return {"explicit_mask": torch.randn(seen.shape, dtype=dtype).masked_fill(~seen, -torch.inf)[None, None]}
+        return {"pair_mask": seen[None, None]}
+    return {"pair_mask": torch.randn(seen.shape, dtype=dtype).masked_fill(~seen, -torch.inf)[None, None]}
 
 
 LENGTH = 70
@@ -91,7 +91,7 @@ MASKS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
     "a float mask of blocks": (LONG | {"tables": TABLES[3:]}, lambda: in_blocks(64, 64, 22, dtype=torch.float32)),
     "a mask of each head": (
         LONG | {"heads": (2, 1), "tables": ()},
-        lambda: {"explicit_mask": torch.cat([in_blocks(*one)["explicit_mask"] for one in ((64, 86), (130, 20))], 1)},
+        lambda: {"pair_mask": torch.cat([in_blocks(*one)["pair_mask"] for one in ((64, 86), (130, 20))], 1)},
     ),
     "few queries": (
         LONG | {"lengths": (3, 150), "offset": -147, "highest": 0, "batch": 2},
@@ -270,7 +270,7 @@ def test_tiles_walked_for_rows_of_axes(name: str, device: str, in_order, monkeyp
 def test_tiles_walked_for_the_gradient_of_a_mask(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call, pairs = call_to_walk(name)
     added = torch.randn(1, 1, 110, 110)
-    walks = walked(with_ranges(replace(call, explicit_mask=added)), monkeypatch)["mask_kernel"]
+    walks = walked(with_ranges(replace(call, pair_mask=added)), monkeypatch)["mask_kernel"]
     hold_to_the_goal(walks, in_tiles(pairs), by=2)
 
 

@@ -211,8 +211,8 @@ def _backward(
     problem = _prepared(problem, seed)
     sums = problem.with_leaves(gradients)
     for block in _blocks(problem):
-        rows, asked = block.rows, [one is not None for one in gradients]
-        found = _gradients_of(block.of(problem), asked, maximum[rows], delta[rows], dO[rows])
+        rows, needs_grad = block.rows, [one is not None for one in gradients]
+        found = _gradients_of(block.of(problem), needs_grad, maximum[rows], delta[rows], dO[rows])
         for whole, gradient in zip(block.of(sums).leaves(), found, strict=True):
             if whole is not None and gradient is not None:
                 whole += gradient
@@ -221,16 +221,16 @@ def _backward(
 
 def _gradients_of(
     part: Problem,
-    asked: list[bool],
+    needs_grad: list[bool],
     maximum: Float[Tensor, "B H n"],
     delta: Float[Tensor, "B H n"],
     dO: Float[Tensor, "B H n Dv"],
 ) -> list[Tensor | None]:
-    """A block's share of the gradients of its leaves, None where none is asked. Its weights end here."""
+    """A block's share of the gradients of its leaves, None where it needs none. Its weights end here."""
     with _autograd():
         leaves = [
             leaf.detach().requires_grad_() if one and leaf is not None else None
-            for leaf, one in zip(part.leaves(), asked, strict=True)
+            for leaf, one in zip(part.leaves(), needs_grad, strict=True)
         ]
         part = part.with_leaves(leaves)
         weights = _Weights.apply(unmasked_scores(part)[0], part.mask, maximum, delta)

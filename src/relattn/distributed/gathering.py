@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.call import Request
-from relattn.distributed.lowering import Call, Gathered, lowered_over_all
+from relattn.distributed.lowering import Call, Gathered, lower_all_ranks
 from relattn.equation.part import part_of
 from relattn.equation.problem import Axis, Problem
 from relattn.equation.tables import OffsetTable
@@ -47,7 +47,7 @@ def reach(problem: Problem) -> slice:
 
 def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -> Answer:
     """O and lse. Each rank gets all positions of some heads, and gives answers back as all heads of its positions."""
-    whole, heads = lowered_over_all(call, keys), call.query.shape[1] // call.group.world
+    whole, heads = lower_all_ranks(call, keys), call.query.shape[1] // call.group.world
     own = slice(call.group.rank * heads, (call.group.rank + 1) * heads)
     axes = []
     for number, axis in enumerate(whole.axes):

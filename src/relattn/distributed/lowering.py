@@ -149,7 +149,7 @@ def lowered(call: Call, keys: Gathered) -> list[Problem]:
     ]
 
 
-def lowered_over_all(call: Call, keys: Gathered) -> Problem:
+def lower_all_ranks(call: Call, keys: Gathered) -> Problem:
     """One problem for all queries of all ranks, with zeros in their shape. Its tables are those of the whole."""
     b, heads, length, width = call.query.shape
     whole = Piece(0, 0, length * call.group.world)
@@ -166,7 +166,7 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
     key, value = call.keys_of_all()
     encoding, mask = call.encoding, call.attn_mask
     if isinstance(encoding, ScoreTerms) and query.shape[2] != call.query.shape[2] * call.group.world:
-        encoding = _cut(encoding, piece)
+        encoding = _terms_of_piece(encoding, piece)
     if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
         mask = mask[..., piece.here(), :]
     places = _places(where, keys.positions, query, key, call.within)
@@ -228,14 +228,14 @@ def _apart(tensor: Tensor, own: tuple[Piece, ...]) -> tuple[Tensor, ...]:
     return tensor.split([piece.length for piece in own], dim=2)
 
 
-def _cut(terms: ScoreTerms, piece: Piece) -> ScoreTerms:
+def _terms_of_piece(terms: ScoreTerms, piece: Piece) -> ScoreTerms:
     """The caller's own terms for a piece of the queries."""
-    cut = {
+    rows = {
         name: tensor[..., piece.here(), :]
         for name, tensor in (("query", terms.query), ("relative_query", terms.relative_query))
         if tensor is not None
     }
-    return replace(terms, axes={names: _cut(part, piece) for names, part in terms.axes.items()}, **cut)
+    return replace(terms, axes={names: _terms_of_piece(part, piece) for names, part in terms.axes.items()}, **rows)
 
 
 def _like(terms: ScoreTerms, query: Tensor) -> ScoreTerms:

@@ -34,7 +34,7 @@ def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigza
     """
     group = Group(mesh)
     check_choice("layout", layout, LAYOUTS)
-    dim = _axis(tensor, dim)
+    dim = _nonnegative_dim(tensor, dim)
     padded = _padded(tensor, dim, multiple(group.world, layout))
     own = pieces(group.rank, group.world, padded.shape[dim] // group.world, layout)
     return torch.cat([padded.narrow(dim, piece.start, piece.length) for piece in own], dim)
@@ -51,7 +51,7 @@ def join(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag
     """
     group = Group(mesh)
     check_choice("layout", layout, LAYOUTS)
-    dim = _axis(tensor, dim)
+    dim = _nonnegative_dim(tensor, dim)
     check_part("tensor", tensor.shape[dim], layout)
     whole = ordered(group.gathered(tensor), dim, layout)
     if length is None:
@@ -101,7 +101,7 @@ def _padded(tensor: Tensor, dim: int, to: int) -> Tensor:
     return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, missing)) if missing else tensor
 
 
-def _axis(tensor: Tensor, dim: int) -> int:
+def _nonnegative_dim(tensor: Tensor, dim: int) -> int:
     """The axis counted from the front."""
     number = as_int(dim)
     if number is None or not -tensor.dim() <= number < tensor.dim():

@@ -36,7 +36,7 @@ class SplitPositions:
         }
 
     def whole(self, group: Group, layout: Layout) -> dict[str, Position]:
-        """Where all elements stand: lists are gathered from all ranks."""
+        """Where all elements stand: explicit positions are gathered from all ranks."""
         return {
             axis: ExplicitPositions(ordered(group.gathered(place.positions), -1, layout))
             if isinstance(place, ExplicitPositions)
@@ -79,7 +79,7 @@ def split_positions(
             f"{name}: got a start that is a tensor; expected an int where the sequence is split, for it tells which "
             "parts meet; read it with int()"
         )
-    digits = {axis: one for axis, one in others.items() if isinstance(one, GridPositions)}
-    lists = {axis: one for axis, one in others.items() if axis not in digits}
-    beside = positions_beside(name, digits, batch, whole, device) | positions_beside(name, lists, batch, local, device)
+    grid = {axis: one for axis, one in others.items() if isinstance(one, GridPositions)}
+    explicit = {axis: one for axis, one in others.items() if axis not in grid}
+    beside = positions_beside(name, grid, batch, whole, device) | positions_beside(name, explicit, batch, local, device)
     return SplitPositions({SEQUENCE: place, **{axis: beside[axis] for axis in others}})

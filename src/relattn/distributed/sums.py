@@ -53,7 +53,7 @@ class Sums:
         for whole, narrow, of_axis in zip(self.problem.axes, part.axes, sums.axes, strict=True):
             tables = [_rows(*each) for each in zip(of_axis.tables, whole[2:], narrow[2:], strict=True)]
             axes.append(PerAxis(_of_queries(of_axis.relative_query, queries), PerTable(*tables)))
-        mask, bias = sums.explicit_mask, sums.key_bias
+        mask, bias = sums.pair_mask, sums.key_bias
         if mask is not None and mask.shape[-1] != 1:
             mask = mask[..., keys]
         if mask is not None and mask.shape[-2] != 1:

@@ -157,6 +157,6 @@ def _delta(
     else:
         middle = num_buckets // 2
         distance = relative.abs()
-        logarithmic = edges_reached(distance, middle, max_distance - 1, middle - 1, num_buckets - middle, passed=True)
+        logarithmic = edges_reached(distance, middle, max_distance - 1, middle - 1, num_buckets - middle, strict=True)
         bucket = (distance.clamp(max=middle) + logarithmic) * relative.sign()
     return (bucket + num_rows // 2).clamp(0, num_rows - 1)

@@ -13,33 +13,33 @@ from relattn.positions.offsets import log_edges
 
 
 def edges_reached(
-    distance: Int64[Tensor, "*n"], first: int, last: int, steps: int, count: int, *, passed: bool
+    distance: Int64[Tensor, "*n"], first: int, last: int, steps: int, count: int, *, strict: bool
 ) -> Int64[Tensor, "*n"]:
     """How many edges of `relattn.offsets.log_edges` a distance has reached.
 
     It compares whole numbers, so every device, compiler and exported graph finds the same bucket.
     """
-    sizes = distance.device, first, last, steps, count, passed
+    sizes = distance.device, first, last, steps, count, strict
     edges = _edges(*sizes) if is_intercepted(()) else _cached_edges(*sizes)
     return torch.bucketize(distance.contiguous(), edges, right=True)
 
 
-def _edges(device: torch.device, first: int, last: int, steps: int, count: int, passed: bool) -> Int64[Tensor, "count"]:
-    return torch.tensor(_edge_numbers(first, last, steps, count, passed), dtype=torch.int64, device=device)
+def _edges(device: torch.device, first: int, last: int, steps: int, count: int, strict: bool) -> Int64[Tensor, "count"]:
+    return torch.tensor(_edge_numbers(first, last, steps, count, strict), dtype=torch.int64, device=device)
 
 
 @cache
 def _cached_edges(
-    device: torch.device, first: int, last: int, steps: int, count: int, passed: bool
+    device: torch.device, first: int, last: int, steps: int, count: int, strict: bool
 ) -> Int64[Tensor, "count"]:
     """The edges, kept for good: a CUDA graph cannot copy them to its device, and may hold their address.
 
     The copy ends before the tensor is given away, so every stream may read it.
     """
     with torch.inference_mode(False):
-        return _edges(device, first, last, steps, count, passed)
+        return _edges(device, first, last, steps, count, strict)
 
 
 @constant_in_graphs
-def _edge_numbers(first: int, last: int, steps: int, count: int, passed: bool) -> list[int]:
-    return log_edges(first, last, steps, count, passed=passed).tolist()
+def _edge_numbers(first: int, last: int, steps: int, count: int, strict: bool) -> list[int]:
+    return log_edges(first, last, steps, count, strict=strict).tolist()

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from relattn.checks.tensors import shape
 from relattn.checks.values import check_base, check_flag, check_size
+from relattn.encodings.angles import Angles
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes
 from relattn.encodings.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.encodings.rotation import rotated
-from relattn.encodings.turns import Turns
 from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.positions.places import JointPositions
@@ -107,16 +107,16 @@ class RotaryEmbedding(RelativeEncoding):
         check_flag("interleaved_sections", interleaved_sections)
         self.sections = None if sections is None else _checked_sections(sections, rotary_dim // 2)
         self.own_frequencies, self.interleaved_sections = own_frequencies, interleaved_sections
-        turns = Turns(rotary_dim, self.base, None if self._rule is None else _hashable(self._rule))
+        angles = Angles(rotary_dim, self.base, None if self._rule is None else _hashable(self._rule))
         if self.sections is None:
             if own_frequencies or interleaved_sections:
                 raise ValueError(
                     "own_frequencies, interleaved_sections: got True without sections; expected both False, or sections"
                 )
-            self._turns = turns
+            self._angles = angles
             return
         self.axes, sizes = tuple(self.sections), tuple(self.sections.values())
-        self._turns = turns._replace(
+        self._angles = angles._replace(
             axis_of_pair=tuple(_axes_of_pairs(list(sizes), interleaved_sections)),
             own_sizes=sizes if own_frequencies else None,
         )
@@ -159,7 +159,7 @@ class RotaryEmbedding(RelativeEncoding):
                 f"{shape(features)}; make it with head_dim={features.shape[3]}"
             )
         dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
-        cos, sin = self._turns.cos_sin(places, features.shape[2], sides, dtype, features.device)
+        cos, sin = self._angles.cos_sin(places, features.shape[2], sides, dtype, features.device)
         return rotated(features, cos, sin, interleaved=self.interleaved)
 
     def extra_repr(self) -> str:

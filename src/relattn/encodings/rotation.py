@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.cpu.rotation import rotate, turns
+from relattn.backends.cpu.rotation import can_rotate, rotate
 
 
 def rotated(
@@ -24,7 +24,7 @@ def rotated(
     interleaved: features 2 f and 2 f + 1 are a pair, else f and f + pairs. The features beyond the pairs stay as they
         are. It is computed in the dtype of cos and sin, which get no gradients. The answer has the features' dtype.
     """
-    if not turns(features, cos, sin):
+    if not can_rotate(features, cos, sin):
         return _by_operations(features, cos, sin, interleaved, back)
     if torch.is_grad_enabled() and features.requires_grad:
         turned = _Rotation.apply(features, cos, sin, interleaved, back)

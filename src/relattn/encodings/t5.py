@@ -108,6 +108,6 @@ def buckets(
     size = num_buckets // 2 if bidirectional else num_buckets
     exact = size // 2
     distance = offsets.abs() if bidirectional else offsets.neg().clamp(min=0)
-    logarithmic = edges_reached(distance, exact, max_distance, size - exact, size - exact - 1, passed=False)
+    logarithmic = edges_reached(distance, exact, max_distance, size - exact, size - exact - 1, strict=False)
     bucket = distance.clamp(max=exact) + logarithmic
     return torch.add(bucket, offsets > 0, alpha=size) if bidirectional else bucket

@@ -83,15 +83,15 @@ def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor,
     if positions.lowest is None and positions.highest is None:
         return a, torch.maximum(known[..., :1], known[..., -1:])
     if positions.origin is not None:
-        first, last = _ends_of_runs(positions)
+        first, last = _ends_of_contiguous_positions(positions)
     elif problem.mask.segments is None and not torch.compiler.is_compiling():
-        first, last = _ends_of_lists(positions)
+        first, last = _ends_of_explicit_positions(positions)
     else:
         return a, known.new_zeros(*a.shape[:2], 1)
     return a, torch.maximum(_at(known, first), _at(known, last))
 
 
-def _ends_of_runs(positions: Positions) -> tuple[Int64[Tensor, "#Lq"], Int64[Tensor, "#Lq"]]:
+def _ends_of_contiguous_positions(positions: Positions) -> tuple[Int64[Tensor, "#Lq"], Int64[Tensor, "#Lq"]]:
     """For each query the index of the first and of the last key that it sees by its offset; any index where it sees
     none.
     """
@@ -103,7 +103,7 @@ def _ends_of_runs(positions: Positions) -> tuple[Int64[Tensor, "#Lq"], Int64[Ten
     return first.clamp(0, end), last.clamp(0, end)
 
 
-def _ends_of_lists(positions: Positions) -> tuple[Int64[Tensor, "*B #Lq"], Int64[Tensor, "*B #Lq"]]:
+def _ends_of_explicit_positions(positions: Positions) -> tuple[Int64[Tensor, "*B #Lq"], Int64[Tensor, "*B #Lq"]]:
     """The same where a side's positions are explicit."""
     query, key = positions.query_positions(), positions.key_positions()
     batch = torch.broadcast_shapes(query.shape[:-1], key.shape[:-1])

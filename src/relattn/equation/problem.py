@@ -195,7 +195,7 @@ class Differentiable(NamedTuple, Generic[T]):
     query: T
     key: T
     value: T
-    explicit_mask: T
+    pair_mask: T
     key_bias: T
     axes: Sequence[PerAxis[T]]
 
@@ -205,8 +205,8 @@ class Differentiable(NamedTuple, Generic[T]):
         axes = []
         for n in range(5, len(leaves), 5):
             axes.append(PerAxis(leaves[n], PerTable(*leaves[n + 1 : n + 5])))
-        query, key, value, explicit_mask, key_bias = leaves[:5]
-        return cls(query, key, value, explicit_mask, key_bias, axes)
+        query, key, value, pair_mask, key_bias = leaves[:5]
+        return cls(query, key, value, pair_mask, key_bias, axes)
 
     def leaves(self) -> list[T]:
         """Those beside the axes, then r and the tables of each axis."""

@@ -122,9 +122,9 @@ class OffsetTable:
         if torch.compiler.is_compiling() and not are_fixed(p.origin, p.query_length, p.key_length, p.lowest, p.highest):
             return self
         if p.origin is None:
-            lists = (side.positions for side in (p.query, p.key) if isinstance(side, ExplicitPositions))
+            explicit = (side.positions for side in (p.query, p.key) if isinstance(side, ExplicitPositions))
             longer = self.num_rows >= p.query_length + p.key_length
-            if not longer or p.prefix_tokens != (0, 0) or p.device.type != "cpu" or is_intercepted(lists):
+            if not longer or p.prefix_tokens != (0, 0) or p.device.type != "cpu" or is_intercepted(explicit):
                 return self
         first, last = p.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)

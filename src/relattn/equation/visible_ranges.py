@@ -96,10 +96,10 @@ def _of_pairs(mask: Mask, *, has_bias: bool) -> tuple[Int32[Tensor, "#B #Hq Lq 2
     queries, keys = mask.positions.query_length, mask.positions.key_length
     sees = blocks_of_pairs(mask, has_bias=has_bias) != NOTHING
     sees = sees.expand(*sees.shape[:2], *(-(-length // SIZE) for length in (queries, keys)))
-    return _of_blocks(sees, queries), _of_blocks(sees.mT, keys)
+    return _ranges_of_blocks(sees, queries), _ranges_of_blocks(sees.mT, keys)
 
 
-def _of_blocks(sees: Bool[Tensor, "*B m n"], length: int) -> Int32[Tensor, "*B length 2"]:
+def _ranges_of_blocks(sees: Bool[Tensor, "*B m n"], length: int) -> Int32[Tensor, "*B length 2"]:
     """For each row of the m blocks."""
     blocks = torch.arange(sees.shape[-1], dtype=torch.int32, device=sees.device)
     first, end = torch.where(sees, blocks, len(blocks)).amin(-1), torch.where(sees, blocks + 1, 0).amax(-1)

@@ -113,9 +113,9 @@ class DisentangledEmbedding(RelativeEncoding):
         bucket = relative
         if self.num_buckets is not None:
             middle = self.num_buckets // 2
-            edges = log_edges(middle, self.max_distance - 1, middle - 1, self.num_buckets - middle, passed=True)
-            passed = np.searchsorted(edges, np.abs(relative), side="right")
-            bucket = (np.minimum(np.abs(relative), middle) + passed) * np.sign(relative)
+            edges = log_edges(middle, self.max_distance - 1, middle - 1, self.num_buckets - middle, strict=True)
+            count = np.searchsorted(edges, np.abs(relative), side="right")
+            bucket = (np.minimum(np.abs(relative), middle) + count) * np.sign(relative)
         return np.clip(bucket + half, 0, 2 * half - 1)
 
     def get_config(self) -> dict[str, Any]:

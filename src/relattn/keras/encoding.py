@@ -20,7 +20,7 @@ from relattn.keras.tensors import (
     as_length,
     as_place,
     check_features,
-    is_list,
+    is_explicit,
     score_dtype,
 )
 from relattn.keras.terms import ScoreTerms
@@ -106,7 +106,7 @@ class RelativeEncoding(keras.layers.Layer):
         shape = self.compute_output_shape(queries.shape, key_length if isinstance(key_length, int) else None)
         if key_length is not None and not isinstance(key_length, int):
             shape = (*shape[:3], None)
-        if any(is_list(place) and len(place.shape) == 2 for place in (query_position, key_position)):
+        if any(is_explicit(place) and len(place.shape) == 2 for place in (query_position, key_position)):
             shape = (queries.shape[0], *shape[1:])
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from relattn.errors import UnsupportedError
 from relattn.keras.installed import ops
-from relattn.keras.tensors import Index, Place, Tensor, is_known, is_list, numbers_of
+from relattn.keras.tensors import Index, Place, Tensor, is_explicit, is_known, numbers_of
 
 LONGEST_SPAN = 2**24
 """More rows than any sequence needs. Only gaps between explicit positions give so many, and every row costs memory."""
@@ -33,8 +33,8 @@ class Positions(NamedTuple):
 
     @property
     def explicit(self) -> bool:
-        """Whether a side lists its positions: then an offset is not a diagonal of the scores."""
-        return is_list(self.query) or is_list(self.key)
+        """Whether a side has explicit positions: then an offset is not a diagonal of the scores."""
+        return is_explicit(self.query) or is_explicit(self.key)
 
     @property
     def first(self) -> Index:
@@ -128,7 +128,7 @@ def reach(place: Place, length: Index) -> Index:
     Positions that are tensors are read.
     """
     numbers = np.asarray(place) if is_known(place) else numbers_of(place)
-    if is_list(place):
+    if is_explicit(place):
         if numbers is None:
             return ops.max(place) + 1
         return int(numbers.max()) + 1 if numbers.size else 0
@@ -136,7 +136,7 @@ def reach(place: Place, length: Index) -> Index:
 
 
 def _every_position(place: Place, length: Index) -> Tensor:
-    if not is_list(place):
+    if not is_explicit(place):
         return (place + ops.arange(length, dtype="int32"))[None]
     return place[None] if len(place.shape) == 1 else place
 

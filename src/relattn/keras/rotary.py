@@ -21,8 +21,8 @@ from relattn.keras.tensors import (
     Tensor,
     as_place,
     check_features,
+    is_explicit,
     is_known,
-    is_list,
     score_dtype,
 )
 from relattn.keras.terms import ScoreTerms
@@ -118,7 +118,7 @@ class RotaryEmbedding(RelativeEncoding):
         check_heads("RotaryEmbedding", None, self.head_dim, features)
         kind = keras.backend.standardize_dtype(features.dtype)
         dtype = score_dtype(kind)
-        positions = place if is_list(place) else place + ops.arange(ops.shape(features)[2], dtype="int32")
+        positions = place if is_explicit(place) else place + ops.arange(ops.shape(features)[2], dtype="int32")
         waves = self._cos_sin(ops.reshape(positions, (-1,)), length, dtype)
         factor = 1.0 if self._rule is None else self._rule["attention_factor"]
         shape = (-1, 1, ops.shape(features)[2], self.rotary_dim // 2)

@@ -19,7 +19,7 @@ Index: TypeAlias = Any
 """
 
 Place: TypeAlias = Any
-"""Where elements stand: the position of the first one, an Index, or an int32 tensor [L] or [B, L] that lists them."""
+"""Where elements stand: the position of the first one, an Index, or explicit ones, an int32 tensor [L] or [B, L]."""
 
 Shape: TypeAlias = tuple[int | None, ...]
 
@@ -29,8 +29,8 @@ def is_known(*numbers: Index) -> bool:
     return all(isinstance(number, int) for number in numbers)
 
 
-def is_list(place: Place) -> bool:
-    """Whether it lists the position of every element."""
+def is_explicit(place: Place) -> bool:
+    """Whether its positions are explicit."""
     return hasattr(place, "shape") and len(place.shape) > 0
 
 

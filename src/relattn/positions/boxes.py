@@ -50,8 +50,8 @@ def units(place: Position) -> tuple[int, ...] | None:
     """The numbers of elements after which a digit of the position changes, ascending from 1: 1, width, height * width
     for a grid's row.
 
-    Each divides the next. None where no such numbers exist: for lists, starts that are tensors, and digits of other
-    kinds.
+    Each divides the next. None where no such numbers exist: for explicit positions, starts that are tensors, and
+    digits of other kinds.
     """
     if isinstance(place, ContiguousPositions):
         return None if isinstance(place.start, Tensor) else (1,)
@@ -75,15 +75,15 @@ def boxes(place: ContiguousPositions | GridPositions, length: int) -> tuple[Box,
     if isinstance(place, ContiguousPositions):
         assert isinstance(place.start, int)
         return (Box(0, place.start, (length,), (1,)),) if length else ()
-    found = units(place)
-    assert found is not None
+    unit_sizes = units(place)
+    assert unit_sizes is not None
     prefix_tokens = min(place.prefix_tokens, length)
-    cut = [Box(0, place.off_grid, (prefix_tokens,), (0,))] if prefix_tokens else []
-    steps = tuple(_step(place, unit) for unit in found)
-    for first, sizes in _cut(place.first, place.first + length - prefix_tokens, found):
+    parts = [Box(0, place.off_grid, (prefix_tokens,), (0,))] if prefix_tokens else []
+    steps = tuple(_step(place, unit) for unit in unit_sizes)
+    for first, sizes in _split_into_runs(place.first, place.first + length - prefix_tokens, unit_sizes):
         start = prefix_tokens + first - place.first
-        cut.append(_merged(Box(start, _position(place, first), sizes, steps[: len(sizes)][::-1])))
-    return tuple(cut)
+        parts.append(_merged(Box(start, _position(place, first), sizes, steps[: len(sizes)][::-1])))
+    return tuple(parts)
 
 
 def _step(place: GridPositions, unit: int) -> int:
@@ -95,24 +95,20 @@ def _position(place: GridPositions, element: int) -> int:
     return place.start + sum(step * (element // repeat % length) for step, repeat, length in place.terms)
 
 
-def _cut(first: int, end: int, found: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
+def _split_into_runs(first: int, end: int, unit_sizes: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
     """Elements first .. end - 1 in runs of whole units, the largest that fit: (first element, sizes), in order."""
     if first >= end:
         return []
-    *smaller, unit = found
+    smaller, unit = unit_sizes[:-1], unit_sizes[-1]
     if not smaller:
         return [(first, (end - first,))]
     whole, after = -(-first // unit) * unit, end // unit * unit
     if whole >= after:
         middle = min(max(whole, first), end)
-        return _cut(first, middle, tuple(smaller)) + _cut(middle, end, tuple(smaller))
+        return _split_into_runs(first, middle, smaller) + _split_into_runs(middle, end, smaller)
     sizes = [(after - whole) // unit]
-    sizes += [larger // size for size, larger in reversed(list(pairwise(found)))]
-    return [
-        *_cut(first, whole, tuple(smaller)),
-        (whole, tuple(sizes)),
-        *_cut(after, end, tuple(smaller)),
-    ]
+    sizes += [larger // size for size, larger in reversed(list(pairwise(unit_sizes)))]
+    return [*_split_into_runs(first, whole, smaller), (whole, tuple(sizes)), *_split_into_runs(after, end, smaller)]
 
 
 def _merged(box: Box) -> Box:

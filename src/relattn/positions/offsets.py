@@ -49,10 +49,10 @@ def t5_buckets(
     return side + np.minimum(distance, exact) + np.searchsorted(edges, distance, side="right")
 
 
-def log_edges(first: int, last: int, steps: int, count: int, *, passed: bool = False) -> Int64[np.ndarray, "count"]:
+def log_edges(first: int, last: int, steps: int, count: int, *, strict: bool = False) -> Int64[np.ndarray, "count"]:
     """The smallest distances d with steps * log(d / first) / log(last / first) >= k, for k = 1 .. count.
 
-    passed: > k in place of >= k, for k = 0 .. count - 1. T5 rounds the logarithm down, and counts the edges that a
+    strict: > k in place of >= k, for k = 0 .. count - 1. T5 rounds the logarithm down, and counts the edges that a
     distance has reached. DeBERTa rounds it up, and counts those that it has passed.
 
     first, last: distances from 1 on, `last` above `first`. steps: the parts of equal ratio between them. count: how
@@ -61,10 +61,10 @@ def log_edges(first: int, last: int, steps: int, count: int, *, passed: bool = F
 
     def is_there(distance: int, k: int) -> bool:
         power, bound = distance**steps * first ** max(k - steps, 0), first ** max(steps - k, 0) * last**k
-        return power > bound if passed else power >= bound
+        return power > bound if strict else power >= bound
 
     edges = []
-    for k in range(count) if passed else range(1, count + 1):
+    for k in range(count) if strict else range(1, count + 1):
         edge = round(first * (last / first) ** (k / steps))
         while is_there(edge, k):  # far out, float64 is off by more than 1
             edge -= 1

@@ -132,7 +132,7 @@ def test_a_graph_turns_by_the_length_that_it_finds(name):
         return layer(x, x, query_position=start, key_position=start)
 
     graph = compiled(step, jit=False)
-    lists = in_graph(step)
+    explicit = in_graph(step)
     if BACKEND == "jax" and name == "dynamic":
         said = (
             "RotaryEmbedding: got positions whose values exist only while the graph runs, and the scaling 'dynamic', "
@@ -148,7 +148,7 @@ def test_a_graph_turns_by_the_length_that_it_finds(name):
         expected = numpy_of(step(x, start))
         np.testing.assert_allclose(numpy_of(graph(x, np.int32(start))), expected, **CLOSE)
         places = start + np.arange(length, dtype="int32")[None].repeat(2, 0)
-        np.testing.assert_allclose(numpy_of(lists(x, places)), expected, **CLOSE)
+        np.testing.assert_allclose(numpy_of(explicit(x, places)), expected, **CLOSE)
 
 
 def in_graph(function):

@@ -414,7 +414,7 @@ def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):
 @every_encoding
 @pytest.mark.parametrize("query_block", [None, 4])
 def test_explicit_positions_are_positions(name, query_block):
-    """The same places, as starts and listed for all or for each sequence; then an order of keys of their own."""
+    """The same places, as starts and explicit for all or for each sequence; then an order of keys of their own."""
     query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
     layer = attention(ENCODINGS[name](), query_block=query_block)
     expected = numpy_of(layer(query, value, use_causal_mask=True, query_position=2, key_position=1))

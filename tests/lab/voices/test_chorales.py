@@ -69,7 +69,7 @@ def test_distinct_keeps_the_first_of_a_melody():
     assert [one.name for one in kept] == ["piece 0", "piece 1", "longer", "changed"]
 
 
-def cut(whole: bytes) -> bytes:
+def truncated(whole: bytes) -> bytes:
     return whole[: len(whole) // 2]
 
 
@@ -79,7 +79,7 @@ def flipped(whole: bytes) -> bytes:
     return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
 
 
-@pytest.mark.parametrize("damage", [cut, flipped, lambda whole: b"", lambda whole: b"not an archive"])
+@pytest.mark.parametrize("damage", [truncated, flipped, lambda whole: b"", lambda whole: b"not an archive"])
 def test_a_broken_cache_is_parsed_anew(tmp_path, made_up, damage):
     data = load_chorales(cache_dir=tmp_path)
     (name,) = os.listdir(tmp_path)

@@ -3,7 +3,7 @@
 #define RELATTN_SET called
 #include "call.h"
 #include "rotation.h"
-#include "shares.h"
+#include "slot_heads.h"
 
 using called::Call;
 using called::Rotation;

@@ -58,9 +58,9 @@ inline void check_gradient(const Problem& p, const Input& input, Draw& draw) {
   if (!(std::abs(found - expected) <= 1e-5 * size)) fail("found %.9g, expected %.9g", found, expected);
 }
 
-inline void check_gradients(Draw& draw, const Standing& standing) {
-  Problem p = everything(draw, 5, 7, Index(standing.others.size()));
-  standing.lay(p, draw);
+inline void check_gradients(Draw& draw, const Placement& placement) {
+  Problem p = everything(draw, 5, 7, Index(placement.others.size()));
+  placement.lay(p, draw);
   for (Axis& axis : p.axes)
     for (const Kind& kind : KINDS) (axis.*kind.table).first = -(axis.*kind.table).count / 2;  // so that pairs have rows
   p.mask_steps = {0, 0, p.keys, 1};
@@ -71,7 +71,7 @@ inline void check_gradients(Draw& draw, const Standing& standing) {
   p.key_shift = draw.numbers(p.batch * p.heads * p.queries, 1.0f);
   const equation::Answers at = equation::answers(p);
   for (const Input& input : inputs_of(p, at)) {
-    place = "the equation's gradient by " + input.name + standing.name();
+    place = "the equation's gradient by " + input.name + placement.name();
     check_gradient(p, input, draw);
   }
 }

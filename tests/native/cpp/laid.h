@@ -68,7 +68,7 @@ inline called::Band band(const Table& table, bool in_bfloat16, Written& gradient
 }
 
 // lowest, highest: limits of the offsets on this axis.
-inline called::Lists lists(const Problem& p, const Axis& axis, Index lowest, Index highest) {
+inline called::Positions positions(const Problem& p, const Axis& axis, Index lowest, Index highest) {
   if (!axis.is_explicit()) return {nullptr, nullptr, 0, 0, called::UNLIMITED, -called::UNLIMITED};
   return {axis.query_positions.data(),
           axis.key_positions.data(),
@@ -97,7 +97,7 @@ struct LaidAxis {
     to.relative_queries = band(axis.relative_queries, in_bfloat16, by_relative_queries);
     to.relative_values = band(axis.relative_values, in_bfloat16, by_relative_values);
     to.bias = band(axis.bias, in_bfloat16, by_bias);
-    to.lists = lists(p, axis, lowest, highest);
+    to.positions = positions(p, axis, lowest, highest);
     if (!axis.relative_width) return to;
     to.relative_query = relative_query.rows, to.relative_width = axis.relative_width;
     to.relative_query_gradient = by_relative_query.at();
@@ -219,7 +219,7 @@ class Laid {
     call.origin = p.origin, call.lowest = p.lowest, call.highest = p.highest;
   }
 
-  // Limits stand with the lists where the sequence has explicit positions; the call's own are then none.
+  // Limits stand with the sequence's positions where these are explicit; the call's own are then none.
   void give_axes() {
     for (const Axis& axis : p.axes) axes.emplace_back(p, axis, layout.interleaved);
     const bool in_bfloat16 = p.in_bfloat16 && !layout.wide_tables;

@@ -30,7 +30,7 @@ struct Axis {
   Index relative_width = 0;  // of r; 0: r is q
   Floats relative_query;     // [B, heads, L, width]
   Table relative_keys, relative_queries, relative_values, bias;
-  // Where queries and keys stand if they are explicit, [B, L] or for the whole batch [L]; else both are runs.
+  // Where queries and keys stand if they are explicit, [B, L] or for the whole batch [L]; else both are contiguous.
   std::vector<Index> query_positions, key_positions;
 
   bool is_explicit() const { return !query_positions.empty(); }

@@ -54,12 +54,12 @@ void each_table(std::vector<Kernels>& sets, Draw& draw, bool narrow) {
           }
 }
 
-// Every kind of table with explicit positions in every way: narrow tables, and wide ones whose rows the pairs look up
-// far from one another.
-void each_list(std::vector<Kernels>& sets, Draw& draw) {
+// Every kind of table with explicit positions in every pattern: narrow tables, and wide ones whose rows the pairs look
+// up far from one another.
+void each_pattern(std::vector<Kernels>& sets, Draw& draw) {
   Index number = 0;
   for (const Kind& kind : KINDS)
-    for (const List& list : LISTS)
+    for (const Pattern& pattern : PATTERNS)
       for (const bool wide : {false, true})
         for (const bool clamps : {false, true})
           for (const bool few : {false, true}) {
@@ -73,9 +73,9 @@ void each_list(std::vector<Kernels>& sets, Draw& draw) {
             draw_rows(p.sequence().*kind.table, draw, per_head ? p.heads : 1, clamps, wide);
             place = std::string(kind.name) + (per_head ? " per head" : "") + (clamps ? ", clamped, " : ", ") +
                     limits.name + (few ? ", few queries" : "") + (wide ? ", a wide table" : "") + ", positions " +
-                    list.name;
+                    pattern.name;
             fill(p, draw);
-            lay_sequence(list, p, draw, p.batch);
+            lay_sequence(pattern, p, draw, p.batch);
             Layout layout;
             layout.few = few, layout.interleaved = draw.below(2);
             layout.query_block = 1 + draw.below(20), layout.key_block = 1 + draw.below(40);
@@ -83,7 +83,7 @@ void each_list(std::vector<Kernels>& sets, Draw& draw) {
           }
 }
 
-// A table on one other axis beside a run.
+// A table on one other axis beside a contiguous sequence.
 struct OnAnAxis {
   const Kind& kind;
   bool both, own;  // the sequence has a table of the kind, too; a relative query of its own meets it
@@ -106,7 +106,7 @@ struct OnAnAxis {
     if (few) p.width -= draw.below(8), p.value_width -= draw.below(8);
     return p;
   }
-  Problem problem(const List& list, Draw& draw) const {
+  Problem problem(const Pattern& pattern, Draw& draw) const {
     Problem p = sizes(draw);
     p.axes.resize(2);
     Axis &sequence = p.sequence(), &axis = p.axes[1];
@@ -115,12 +115,12 @@ struct OnAnAxis {
     if (both) draw_rows(sequence.*kind.table, draw, draw.below(2) ? p.heads : 1, draw.below(2), false);
     if (both && relative_keys() && draw.below(2)) sequence.relative_width = WIDTHS[draw.below(3)];
     fill(p, draw);
-    lay_axis(list, p, axis, draw, p.batch);
+    lay_axis(pattern, p, axis, draw, p.batch);
     return p;
   }
 };
 
-// Every kind of table on one other axis, whose tokens stand in any of the ways.
+// Every kind of table on one other axis, whose positions follow any of the patterns.
 void each_axis(std::vector<Kernels>& sets, Draw& draw) {
   for (const Kind& kind : KINDS)
     for (const bool both : {false, true})
@@ -131,12 +131,12 @@ void each_axis(std::vector<Kernels>& sets, Draw& draw) {
               for (const bool few : {false, true}) {
                 const OnAnAxis table = {kind, both, own, per_head, clamps, wide, few};
                 if (own && !table.relative_keys()) continue;  // nothing meets r
-                const List& list = LISTS[draw.below(Index(std::size(LISTS)))];
-                place = table.name() + ", positions " + list.name;
+                const Pattern& pattern = PATTERNS[draw.below(Index(std::size(PATTERNS)))];
+                place = table.name() + ", positions " + pattern.name;
                 Layout layout;
                 layout.few = few, layout.interleaved = draw.below(2);
                 layout.query_block = 1 + draw.below(20), layout.key_block = 1 + draw.below(40);
-                check(sets, table.problem(list, draw), layout);
+                check(sets, table.problem(pattern, draw), layout);
               }
 }
 
@@ -199,8 +199,8 @@ void add_axisless_terms(Problem& p, Draw& draw) {
 
 // Every mask, and none, beside all tables; then with dropout; then few queries; in float32 and in bfloat16, with tables
 // of both, and few queries in float16; each with what belongs to no axis, too.
-void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& standing) {
-  const Index others = Index(standing.others.size());
+void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Placement& placement) {
+  const Index others = Index(placement.others.size());
   const Index queries = others ? 26 : 41, keys = others ? 41 : 67;  // more axes take the equation longer
   for (const Mask& mask : MASKS)
     for (const bool few : {false, true})
@@ -214,7 +214,7 @@ void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& 
                     (narrow         ? ", bfloat16"
                      : element_type ? ", float16"
                                     : "") +
-                    (more ? ", capped" : "") + standing.name();
+                    (more ? ", capped" : "") + placement.name();
             Problem p = everything(draw, few ? 2 : queries, few ? 270 : keys, others);
             if (narrow) fill(p, draw, true);
             if (element_type == 2) p.key = rounded_to_halves(p.key), p.value = rounded_to_halves(p.value);
@@ -222,7 +222,7 @@ void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& 
             if (drops) p.keep_probability = 0.7, p.seed = draw.word() >> 1U;
             if (draw.below(2)) p.highest = p.origin + p.keys / 2;
             mask.lay(p, draw);
-            standing.lay(p, draw);
+            placement.lay(p, draw);
             if (more) add_axisless_terms(p, draw);
             Layout layout;
             layout.few = few, layout.element_type = few ? element_type : 0, layout.interleaved = draw.below(2);
@@ -272,21 +272,21 @@ constexpr Mask BLOCK_MASKS[] = {
      }},
 };
 
-// Each of them, with its blocks given or not: many queries and few, contiguous positions and lists.
+// Each of them, with its blocks given or not: many queries and few, contiguous positions and explicit ones.
 void each_block(std::vector<Kernels>& sets, Draw& draw) {
   for (const Mask& mask : BLOCK_MASKS)
-    for (const Standing& standing : {Standing{nullptr, {}}, Standing{&IN_ANY_ORDER, {}}})
+    for (const Placement& placement : {Placement{nullptr, {}}, Placement{&IN_ANY_ORDER, {}}})
       for (const bool few : {false, true})
         for (const bool given : {false, true}) {
           const bool narrow = given && draw.below(2);
           place = std::string(mask.name) + (given ? ", blocks given" : "") + (few ? ", few queries" : "") +
-                  (narrow ? ", bfloat16" : "") + standing.name();
+                  (narrow ? ", bfloat16" : "") + placement.name();
           Problem p = everything(draw, few ? 2 : 100 + draw.below(60), 130 + draw.below(80), 0);
           if (narrow) fill(p, draw, true);
           if (narrow && !few) p.rounded = ROUNDED;
           if (draw.below(2)) p.highest = p.origin + p.keys / 2;
           mask.lay(p, draw);
-          standing.lay(p, draw);
+          placement.lay(p, draw);
           Layout layout;
           layout.few = few, layout.element_type = few && narrow, layout.blocks = given;
           layout.query_block = 20 + draw.below(60), layout.key_block = 60 + draw.below(160);
@@ -294,16 +294,16 @@ void each_block(std::vector<Kernels>& sets, Draw& draw) {
         }
 }
 
-// The key heads of the backward pass' shares: equal without blocks; with them no share costs more than one head above
+// The key heads of the backward pass' slots: equal without blocks; with them no slot costs more than one head above
 // the mean, counted in visible blocks. A batch of one long and three short sequences, or of hidden ones.
-void check_shares() {
-  place = "shares";
+void check_slot_heads() {
+  place = "slots";
   constexpr Index BATCH = 4, HEADS = 6, BLOCKS = 32, KEYS = BLOCKS * called::MASK_BLOCK;
   for (const Index slots : {1, 3, 8}) {
     Call call = {};
     call.batch = BATCH, call.heads = 2 * HEADS, call.key_heads = HEADS, call.queries = call.keys = KEYS;
     call.lowest = called::UNLIMITED, call.highest = -called::UNLIMITED;
-    const called::Shares equal(call, slots, called::MASK_BLOCK, called::MASK_BLOCK);
+    const called::SlotHeads equal(call, slots, called::MASK_BLOCK, called::MASK_BLOCK);
     for (Index n = 0; n <= slots; n++)
       if (equal.first[n] != n * BATCH * HEADS / slots) fail("%ld begins at %ld", long(n), long(equal.first[n]));
     for (const Index shorter : {8, 32}) {
@@ -315,28 +315,29 @@ void check_shares() {
         for (Index h = 0; h < HEADS; h++) costs[b * HEADS + h] = BLOCKS + BLOCKS * visible;
       }
       call.key_mask = kept.data(), call.key_mask_blocks = blocks.data();
-      const called::Shares shares(call, slots, called::MASK_BLOCK, called::MASK_BLOCK);
+      const called::SlotHeads slot_heads(call, slots, called::MASK_BLOCK, called::MASK_BLOCK);
       Index whole = 0, done = 0;
       for (const Index cost : costs) whole += cost;
       for (Index n = 0; n < slots; n++) {
         Index cost = 0;
-        if (shares.first[n] != done) fail("%ld begins at %ld, not at %ld", long(n), long(shares.first[n]), long(done));
-        for (; done < shares.first[n + 1]; done++) cost += costs[done];
+        if (slot_heads.first[n] != done)
+          fail("%ld begins at %ld, not at %ld", long(n), long(slot_heads.first[n]), long(done));
+        for (; done < slot_heads.first[n + 1]; done++) cost += costs[done];
         if (cost > whole / slots + costs[0]) fail("%ld of %ld slots costs %ld", long(n), long(slots), long(cost));
       }
-      if (done != BATCH * HEADS) fail("%ld heads are in shares", long(done));
+      if (done != BATCH * HEADS) fail("%ld heads are in slots", long(done));
     }
   }
 }
 
 // As many axes as a call may have.
 void most_axes(std::vector<Kernels>& sets, Draw& draw) {
-  Standing standing = {nullptr, {}};
-  for (Index n = 1; n < called::MOST_AXES; n++) standing.others.push_back(&LISTS[n]);
+  Placement placement = {nullptr, {}};
+  for (Index n = 1; n < called::MOST_AXES; n++) placement.others.push_back(&PATTERNS[n]);
   for (const bool few : {false, true}) {
     place = std::string("as many axes as there may be") + (few ? ", few queries" : "");
     Problem p = everything(draw, few ? 2 : 20, few ? 270 : 30, called::MOST_AXES - 1);
-    standing.lay(p, draw);
+    placement.lay(p, draw);
     Layout layout;
     layout.few = few;
     check(sets, p, layout);
@@ -371,8 +372,8 @@ void check_philox() {
     fail("the words are not those that its authors publish");
 }
 
-// Runs and lists, alone and with two other axes.
-std::vector<Standing> standings() {
+// Contiguous and explicit positions, alone and with two other axes.
+std::vector<Placement> placements() {
   return {{nullptr, {}},
           {&IN_ANY_ORDER, {}},
           {nullptr, {&ROWS_OF_A_GRID, &COLUMNS_OF_A_GRID}},
@@ -398,12 +399,12 @@ int main(int count, char** given) {
   std::vector<Kernels> sets = kernels_of(library);
   Draw draw(1);
   check_philox();
-  check_shares();
-  for (const Standing& standing : standings()) check_gradients(draw, standing);
+  check_slot_heads();
+  for (const Placement& placement : placements()) check_gradients(draw, placement);
   for (const bool narrow : {false, true}) each_table(sets, draw, narrow);
-  each_list(sets, draw);
+  each_pattern(sets, draw);
   each_axis(sets, draw);
-  for (const Standing& standing : standings()) everything_at_once(sets, draw, standing);
+  for (const Placement& placement : placements()) everything_at_once(sets, draw, placement);
   each_block(sets, draw);
   most_axes(sets, draw);
   each_rotation(sets, draw);

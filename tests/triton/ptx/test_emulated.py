@@ -30,15 +30,15 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
 STAGES, TWO_WARPS, ONE_WARP = (64, 4, 3), (16, 2, 2), (16, 1, 2)
 SEVERAL, MORE = (32, 4, 2, 4), (32, 8, 2, 8)  # tiles of queries of a program
-SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of listed axes
+SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of explicit axes
 EIGHT_WARPS = (16, 8, 1)  # of float32 with more tables, or wider
-ONE_OF_LISTS, TWO_OF_LISTS = (16, 1, 1), (16, 2, 1)
+ONE_EXPLICIT, TWO_EXPLICIT = (16, 1, 1), (16, 2, 1)
 OF_PAIRS = (32, 2, 2)  # where every product is as wide as a tile
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
 """A row for every offset of 70 by 70, whichever table: nothing is beyond."""
 ONE = {"heads": (1, 1)}
-LISTED = {"lengths": (18, 21), "widths": (16, 16, 16), "tables": ()}
+EXPLICIT = {"lengths": (18, 21), "widths": (16, 16, 16), "tables": ()}
 """Many instructions for few pairs."""
 BLOCKS = {"rows": 70, "first": -35}
 """More rows than a tile has at once, none of them beyond."""
@@ -110,17 +110,17 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, ...], dict[str, Any]]] = {
         WIDE,
         {**SQUARE, **ONE, "lengths": (140, 200), "offset": -60, "tables": (), "highest": 0},
     ),
-    "a listed sequence": (
+    "an explicit sequence": (
         BF16,
         SMALLEST,
-        {**LISTED, "axes": ({**SEQUENCE, **BLOCKS, "own": 40, "tables": TABLES[:2]},)},
+        {**EXPLICIT, "axes": ({**SEQUENCE, **BLOCKS, "own": 40, "tables": TABLES[:2]},)},
     ),
     "another axis": (
         BF16,
         LARGER,
-        {**LISTED, "lengths": (34, 35), "tables": TABLES[:1], "highest": 0, "axes": ({"number": 1, **BLOCKS},)},
+        {**EXPLICIT, "lengths": (34, 35), "tables": TABLES[:1], "highest": 0, "axes": ({"number": 1, **BLOCKS},)},
     ),
-    "rows of a grid": (BF16, SMALLEST, {**LISTED, "tables": TABLES[:1], "axes": (ROWS,)}),
+    "rows of a grid": (BF16, SMALLEST, {**EXPLICIT, "tables": TABLES[:1], "axes": (ROWS,)}),
     "a start that is a tensor": (
         BF16,
         NARROW,
@@ -204,24 +204,26 @@ NOW_AND_THEN |= {
                                                          "tables": TABLES[:1], "highest": 0}),
     "wide in float32": (F32, SMALLEST, {**ONE, "widths": (250, 256, 130), "lengths": (20, 17)}),
     "128 and dropout": (F16, WIDE, {**SQUARE, "lengths": (130, 140), "tables": (), "dropout_p": 0.2, "seed": 3}),
-    "a listed sequence, every table": (F16, SMALLEST, {**LISTED, "batch": 2, "axes": (SEQUENCE,)}),
-    "a listed sequence in float32": (F32, SMALLEST, {**LISTED, "axes": ({**SEQUENCE, "zero": True},)}),
-    "a listed sequence, few queries": (BF16, MIDDLE, {**LISTED, "lengths": (3, 70), "axes": ({**SEQUENCE, "own": 8},)}),
-    "a listed sequence and another axis": (BF16, LARGER, {**LISTED, "lengths": (34, 35), "axes": (SEQUENCE, OTHER)}),
-    "a listed sequence, 64 wide": (BF16, LARGER, {**LISTED, **ONE, "widths": (64, 64, 64), "lengths": (34, 35),
+    "an explicit sequence, every table": (F16, SMALLEST, {**EXPLICIT, "batch": 2, "axes": (SEQUENCE,)}),
+    "an explicit sequence in float32": (F32, SMALLEST, {**EXPLICIT, "axes": ({**SEQUENCE, "zero": True},)}),
+    "an explicit sequence, few queries": (BF16, MIDDLE, {**EXPLICIT, "lengths": (3, 70),
+                                                       "axes": ({**SEQUENCE, "own": 8},)}),
+    "an explicit sequence and another axis": (BF16, LARGER, {**EXPLICIT, "lengths": (34, 35),
+                                                           "axes": (SEQUENCE, OTHER)}),
+    "an explicit sequence, 64 wide": (BF16, LARGER, {**EXPLICIT, **ONE, "widths": (64, 64, 64), "lengths": (34, 35),
                                                   "axes": ({**SEQUENCE, **BLOCKS},)}),
-    "a listed sequence, one warp": (F16, ONE_OF_LISTS, {**LISTED, "axes": ({**SEQUENCE, **BLOCKS, "own": 8},)}),
-    "a listed sequence, two warps": (BF16, TWO_OF_LISTS, {**LISTED, "axes": (SEQUENCE,)}),
-    "another axis, few queries": (F16, MIDDLE, {**LISTED, "tables": TABLES, "lengths": (3, 70), "axes": (OTHER,)}),
-    "another axis, every table beside": (F16, SMALLEST, {**LISTED, "tables": TABLES, "batch": 2, "axes": (OTHER,)}),
-    "another axis, a cap and a key bias": (BF16, SMALLEST, {**LISTED, "softcap": 1.5, "key_bias": True,
+    "an explicit sequence, one warp": (F16, ONE_EXPLICIT, {**EXPLICIT, "axes": ({**SEQUENCE, **BLOCKS, "own": 8},)}),
+    "an explicit sequence, two warps": (BF16, TWO_EXPLICIT, {**EXPLICIT, "axes": (SEQUENCE,)}),
+    "another axis, few queries": (F16, MIDDLE, {**EXPLICIT, "tables": TABLES, "lengths": (3, 70), "axes": (OTHER,)}),
+    "another axis, every table beside": (F16, SMALLEST, {**EXPLICIT, "tables": TABLES, "batch": 2, "axes": (OTHER,)}),
+    "another axis, a cap and a key bias": (BF16, SMALLEST, {**EXPLICIT, "softcap": 1.5, "key_bias": True,
                                                             "heads": (4, 2), "axes": (OTHER,)}),
-    "another axis, masks and dropout": (F32, SMALLEST, {**LISTED, "masks": "ksp", "dropout_p": 0.3, "seed": 4,
+    "another axis, masks and dropout": (F32, SMALLEST, {**EXPLICIT, "masks": "ksp", "dropout_p": 0.3, "seed": 4,
                                                         "axes": (OTHER,)}),
-    "another axis, a float mask": (BF16, SMALLEST, {**LISTED, "added": "hk", "axes": ({"number": 2, "zero": True},)}),
-    "columns of a grid": (BF16, ONE_OF_LISTS, {**LISTED, "heads": (4, 2), "axes": ({**COLUMNS, "own": 8},)}),
-    "rows and columns of a grid, few queries": (F16, MIDDLE, {**LISTED, "lengths": (3, 40), "axes": (ROWS, COLUMNS)}),
-    "digits, far along": (F32, SMALLEST, {**LISTED, "axes": ({"number": 0, "digits": FAR, "highest": 0},)}),
+    "another axis, a float mask": (BF16, SMALLEST, {**EXPLICIT, "added": "hk", "axes": ({"number": 2, "zero": True},)}),
+    "columns of a grid": (BF16, ONE_EXPLICIT, {**EXPLICIT, "heads": (4, 2), "axes": ({**COLUMNS, "own": 8},)}),
+    "rows and columns of a grid, few queries": (F16, MIDDLE, {**EXPLICIT, "lengths": (3, 40), "axes": (ROWS, COLUMNS)}),
+    "digits, far along": (F32, SMALLEST, {**EXPLICIT, "axes": ({"number": 0, "digits": FAR, "highest": 0},)}),
     "a start that is a tensor, few queries": (BF16, MIDDLE, {"lengths": (3, 140), "offset": torch.tensor(-135),
                                                              "highest": 0, "lowest": -90}),
     "a start that is a tensor, in float32": (F32, SMALLEST, {"lengths": (20, 37), "offset": torch.tensor(4),
@@ -250,18 +252,19 @@ NOW_AND_THEN |= {
     "float32, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "tables": (), "added": "hqk"}),
     "every table in float32, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50)}),
     "float32, tiles of 64": (F32, MIDDLE, {**SQUARE, **ONE, "tables": (), "added": "hqk"}),
-    "128 wide beside lists": (BF16, TWO_OF_LISTS, {**LISTED, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1],
+    "128 wide, explicit": (BF16, TWO_EXPLICIT, {**EXPLICIT, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1],
                                                    "added": "hqk", "axes": ({"number": 1, "tables": TABLES[:1]},)}),
-    "lists in float32 under eight warps": (F32, EIGHT_WARPS, {**LISTED, **ONE, "tables": TABLES[:1], "added": "hqk",
-                                                              "axes": (OTHER,)}),
-    "lists in parts": (F32, SMALLEST, {**LISTED, **ONE, "tables": TABLES[:1], "added": "hqk", "precision": "tf32x3",
-                                       "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
-    "lists alone in float32 under eight warps": (F32, EIGHT_WARPS, {**LISTED, **ONE, "axes": (OTHER,)}),
-    "lists alone in parts": (F32, SMALLEST, {**LISTED, **ONE, "precision": "tf32x3",
+    "explicit in float32 under eight warps": (F32, EIGHT_WARPS, {**EXPLICIT, **ONE, "tables": TABLES[:1],
+                                                             "added": "hqk", "axes": (OTHER,)}),
+    "explicit in parts": (F32, SMALLEST, {**EXPLICIT, **ONE, "tables": TABLES[:1], "added": "hqk",
+                                         "precision": "tf32x3",
+                                         "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
+    "explicit alone in float32 under eight warps": (F32, EIGHT_WARPS, {**EXPLICIT, **ONE, "axes": (OTHER,)}),
+    "explicit alone in parts": (F32, SMALLEST, {**EXPLICIT, **ONE, "precision": "tf32x3",
                                              "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
-    "a bias on an axis": (BF16, TWO_OF_LISTS, {**LISTED, "axes": ({"number": 1, "tables": TABLES[3:]},)}),
-    "one row on an axis": (F16, TWO_OF_LISTS, {**LISTED, "axes": ({"number": 1, "rows": 1, "first": 0},)}),
-    "lists and masks, three axes": (F16, TWO_OF_LISTS, {**LISTED, "added": "hk", "lengths": (18, 17), "axes": (
+    "a bias on an axis": (BF16, TWO_EXPLICIT, {**EXPLICIT, "axes": ({"number": 1, "tables": TABLES[3:]},)}),
+    "one row on an axis": (F16, TWO_EXPLICIT, {**EXPLICIT, "axes": ({"number": 1, "rows": 1, "first": 0},)}),
+    "explicit and masks, three axes": (F16, TWO_EXPLICIT, {**EXPLICIT, "added": "hk", "lengths": (18, 17), "axes": (
         {"number": 1, "own": 8}, {"number": 2, "tables": TABLES[:2]}, {"number": 3, "tables": TABLES[3:]})}),
 }  # fmt: skip
 """Run with the others by `make test-ptx`."""
@@ -278,7 +281,7 @@ def unwritten_is_nan() -> Iterator[None]:
 
 IN_ORDER = (
     "relative keys", "relative queries", "all tables, masks", "float32", "groups of heads", "dropout",
-    "several owners of two tiles", "a listed sequence", "another axis", "a start that is a tensor",
+    "several owners of two tiles", "an explicit sequence", "another axis", "a start that is a tensor",
 )  # fmt: skip
 """Of these every time also the kernels of the deterministic backward pass."""
 

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 SIZES = (32, 4, 2)
-TENSORS = ("query", "key", "value", "relative_query", "explicit_mask", "key_bias", "key_shift")
+TENSORS = ("query", "key", "value", "relative_query", "pair_mask", "key_bias", "key_shift")
 ROWS = 2**27 + 16
 """Elements from row to row: the last of some 40 is beyond 2^32."""
 FAR, NEARER = 2**32 + 16, 2**31 - 16
@@ -45,7 +45,7 @@ STRIDES = [
     *((HEAD, step) for step in (FAR, NEARER)),
     (ROW, ROWS),
 ]
-LISTS = {"lengths": (35, 36), "widths": (16, 16, 16), "tables": (), "axes": ({"number": 1, "own": 8, "rows": 34,
+EXPLICIT = {"lengths": (35, 36), "widths": (16, 16, 16), "tables": (), "axes": ({"number": 1, "own": 8, "rows": 34,
                                                                            "first": -14},)}  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def spread(tensor: Tensor, axis: int, step: int, path: Path) -> Tensor:
 
 
 def with_spread(call: Call, axis: int, step: int, folder: Path) -> Call:
-    """The call with each of its tensors and tables spread, those of listed axes, too; axis: of [batch, head, row,
+    """The call with each of its tensors and tables spread, those of explicit axes, too; axis: of [batch, head, row,
     column].
     """
     changed: dict[str, Any] = _spread_fields(call, (*TENSORS, *TABLES), axis, step, folder)
@@ -67,15 +67,15 @@ def with_spread(call: Call, axis: int, step: int, folder: Path) -> Call:
     return replace(call, **changed)
 
 
-def _spread_axis(listed: ExplicitAxis, axis: int, step: int, folder: Path) -> ExplicitAxis:
+def _spread_axis(explicit: ExplicitAxis, axis: int, step: int, folder: Path) -> ExplicitAxis:
     """Positions lie side by side, but for those of another batch element."""
-    folder = folder / str(listed.number)
+    folder = folder / str(explicit.number)
     folder.mkdir()
-    changed = _spread_fields(listed, ("relative_query", *TABLES), axis, step, folder)
+    changed = _spread_fields(explicit, ("relative_query", *TABLES), axis, step, folder)
     if axis == BATCH:
-        assert isinstance(listed.queries, ExplicitPositions)
-        changed["queries"] = ExplicitPositions(spread(listed.queries.positions, axis, step, folder / "queries"))
-    return listed._replace(**changed)
+        assert isinstance(explicit.queries, ExplicitPositions)
+        changed["queries"] = ExplicitPositions(spread(explicit.queries.positions, axis, step, folder / "queries"))
+    return explicit._replace(**changed)
 
 
 def _spread_fields(
@@ -138,7 +138,7 @@ def test_strides_of_lists_beyond_32_bits(
     axis: int, step: int, ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An axis with its own r and every table, and positions of each batch element."""
-    hold(make_call(torch.bfloat16, **LISTS, **SEVERAL[axis]), axis, step, tmp_path, monkeypatch, ordered)
+    hold(make_call(torch.bfloat16, **EXPLICIT, **SEVERAL[axis]), axis, step, tmp_path, monkeypatch, ordered)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

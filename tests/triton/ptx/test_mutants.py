@@ -27,11 +27,11 @@ WALK: dict[str, Any] = {
     "widths": (64, 64, 64), "rows": 340, "first": -200, "offset": -130, "highest": 0,
 }  # fmt: skip
 """Programs walk over several tiles."""
-LISTS: dict[str, Any] = {
+EXPLICIT: dict[str, Any] = {
     "tables": (), "aligned": True, "heads": (1, 1), "lengths": (34, 50), "widths": (16, 16, 16),
     "axes": ({"number": 1, "rows": 21, "first": -10, "own": 8},),
 }  # fmt: skip
-A_BIAS: dict[str, Any] = {**LISTS, "axes": ({"number": 1, "rows": 21, "first": -10, "tables": ("bias",)},)}
+A_BIAS: dict[str, Any] = {**EXPLICIT, "axes": ({"number": 1, "rows": 21, "first": -10, "tables": ("bias",)},)}
 """The first sums in memory are those of its numbers."""
 FEW: dict[str, Any] = {
     "tables": ("relative_keys",), "heads": (1, 1), "lengths": (3, 260), "widths": (48, 48, 48), "offset": -257,
@@ -43,9 +43,9 @@ SCENES: dict[str, tuple[tuple[int, ...], bool, dict[str, Any]]] = {
     "every gradient": (THREE_STAGES, False, WALK),
     "a float mask": (THREE_STAGES, False, {**WALK, "added": "hqk"}),
     "a float mask, deterministic": (THREE_STAGES, True, {**WALK, "added": "hqk"}),
-    "lists": (ONE_STAGE, False, LISTS),
-    "lists, deterministic": (ONE_STAGE, True, LISTS),
-    "a bias of lists": (ONE_STAGE, False, A_BIAS),
+    "explicit": (ONE_STAGE, False, EXPLICIT),
+    "explicit, deterministic": (ONE_STAGE, True, EXPLICIT),
+    "a bias of explicit positions": (ONE_STAGE, False, A_BIAS),
     "few queries": (ONE_STAGE, True, FEW),
 }
 """Sizes, whether deterministic, and a call."""
@@ -60,22 +60,22 @@ COPYING = {
 }
 """Kernels that copy beside their sums, and where they are found."""
 WITHOUT_COPIES = {
-    "every gradient of lists": "lists",
-    "rows_kernel": "lists, deterministic",
+    "every gradient of explicit positions": "explicit",
+    "rows_kernel": "explicit, deterministic",
     "split_keys_kernel": "few queries",
     "merge_kernel": "few queries",
 }
-"""Kernels without a cp.async, so without a wait. Those of lists have the four warps of float32 and of wide heads: under
-the warp or two that they have for others less would meet.
+"""Kernels without a cp.async, so without a wait. Those of explicit positions have the four warps of float32 and of wide
+heads: under the warp or two that they have for others less would meet.
 """
 KERNELS = COPYING | WITHOUT_COPIES
-ADDING = {"every number of lists": "a bias of lists"}
+ADDING = {"every number of explicit positions": "a bias of explicit positions"}
 """The kernel that adds numbers, pair by pair."""
 FEWEST = {"merge_kernel": 8}
 """Barriers that are found, at least, of those kernels that have few; of others 10."""
 NOT_NEEDED = {"queries_kernel": 1, "keys_kernel": 1, "every gradient": 1, "mask_kernel": 1, "several_kernel": 1}
 """Waits behind a walk, after which nothing lies where the copies go."""
-SLOW = {"every gradient of lists", "rows_kernel", "mask_kernel", "several_kernel"}
+SLOW = {"every gradient of explicit positions", "rows_kernel", "mask_kernel", "several_kernel"}
 BARRIER, WAIT = r"\bbar\.sync[^;]*;", r"\bcp\.async\.wait_group\s+(\d+);"
 COPIED_TO = r"\bcp\.async\.c[ag]\.shared\.global\s+\[ (%r\d+) \+ 0 \]"
 MASKS = {
@@ -111,7 +111,10 @@ def _launches(scene: str) -> dict[str, tuple]:
     def noted(kernel: Any, arguments: tuple, *others: Any, **given: Any) -> None:
         name = kernel.__name__
         if name == "queries_kernel" and not ordered:
-            names = {"lists": "every gradient of lists", "a bias of lists": "every number of lists"}
+            names = {
+                "explicit": "every gradient of explicit positions",
+                "a bias of explicit positions": "every number of explicit positions",
+            }
             name = names.get(scene, "every gradient")
         found[name] = (kernel, arguments, *others)
         plain(kernel, arguments, *others, **given)
@@ -227,7 +230,7 @@ def test_masks_taken_out_are_found(masks: str, name: str, launched) -> None:
 
 def test_masks_of_additions_taken_out_are_found(launched) -> None:
     """A pair without a row would be added before the first."""
-    hold_to_its_masks(MASKS["of additions"], launched("every number of lists"))
+    hold_to_its_masks(MASKS["of additions"], launched("every number of explicit positions"))
 
 
 def test_bounds_of_additions_taken_out_are_found(launched) -> None:

@@ -1,4 +1,4 @@
-"""A problem's tensors as the kernels read them: float32 rows, contiguous tables, positions as lists."""
+"""A problem's tensors as the kernels read them: float32 rows, contiguous tables, explicit positions."""
 
 from __future__ import annotations
 
@@ -157,5 +157,5 @@ def _positions(place: Position, length: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _digits(place: GridPositions, length: int) -> Tensor:
-    """The list of digits. It is kept, because all layers of a model ask for it."""
+    """The positions of digits. They are kept, because all layers of a model ask for them."""
     return place.expand(length, CPU)

@@ -22,7 +22,7 @@ NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0,) * 9
 NO_MASK = (0, 0, 0, 0, 0, 0)
 NO_BLOCKS = (0,) * 7
-NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
+NO_POSITIONS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
 NO_DROPOUT = (0,) * 4
 FORWARD_ALONE = (0,) * 14
@@ -112,7 +112,7 @@ def _axis(axis: Axis, inputs: AxisInputs, gradients: PerAxis[Tensor | None], lim
     for values, table, gradient in zip(inputs[1:5], axis[2:], gradients.tables, strict=True):
         fields += NO_BAND if values is None or table is None else _band(values, table, gradient, of_pairs=asks)
     fields += [0 if r is None else r.shape[3], 0 if by_r is None else by_r.data_ptr()]
-    fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
+    fields += NO_POSITIONS if inputs.query_positions is None else (*_positions(inputs), *limits)
     return fields
 
 
@@ -136,7 +136,7 @@ def _blocks(blocks: Blocks, pairs: tuple[int, ...]) -> tuple[int, ...]:
     return *_at(blocks.key_ids, blocks.keys, of_pairs), *(steps or NO_ROWS)
 
 
-def _lists(inputs: AxisInputs) -> tuple[int, ...]:
+def _positions(inputs: AxisInputs) -> tuple[int, ...]:
     query, key = inputs.query_positions, inputs.key_positions
     return *_at(query, key), _batch_step(query), _batch_step(key)
 

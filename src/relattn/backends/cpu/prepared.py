@@ -85,7 +85,7 @@ def prepared(problem: Problem, rows: Sequence[tuple[int, int] | None]) -> Prepar
     as_it_is = r is axis.relative_query
     reads.append(None if r is None else Read(INPUTS[3], 0, None if as_it_is else partial(rows_of, lanes=lanes)))
     for field, table, taken, met in zip(INPUTS[4:], axis[2:], features[1:5], rows, strict=True):
-        if table is None or met is None:
+        if table is None or met is None or taken is None:
             reads.append(None)
         elif taken is table.values:
             reads.append(Read(field, met[0] * taken.stride(1) * taken.element_size(), None))

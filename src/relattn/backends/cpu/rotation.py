@@ -16,11 +16,11 @@ STRUCT = struct.Struct("=17q")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-NUMBERS_TO_SHARE = 2**16
+MIN_PARALLEL_NUMEL = 2**16
 """With fewer numbers one thread takes less time than waking others."""
 
 
-def turns(features: Tensor, cos: Tensor, sin: Tensor) -> bool:
+def can_rotate(features: Tensor, cos: Tensor, sin: Tensor) -> bool:
     """Whether `rotate` takes these: they are on a CPU, there are kernels, and nothing but autograd watches the call."""
     if is_intercepted((features, cos, sin)) or torch.jit.is_tracing() or in_forward_mode():  # pyright: ignore[reportPrivateImportUsage]
         return False
@@ -56,7 +56,7 @@ def rotate(
         features.data_ptr(), *features.stride()[:3], turned.data_ptr(), cos.data_ptr(), sin.data_ptr(),
         cos.stride(0) if cos.dim() == 3 else 0, batch, heads, length, width, cos.shape[-1],
         interleaved, back, features.dtype == torch.bfloat16,
-        torch.get_num_threads() if features.numel() >= NUMBERS_TO_SHARE else 1,
+        torch.get_num_threads() if features.numel() >= MIN_PARALLEL_NUMEL else 1,
     )  # fmt: skip
     native.rotate(call)
     return turned.to(dtype)

@@ -85,7 +85,7 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
 
 
 def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, by_key: bool) -> InBoxes | None:
-    """Boxes, where positions form boxes; None for lists, and where something watches the call.
+    """Boxes, where positions form boxes; None for explicit positions, and where something watches the call.
 
     A graph with open lengths has no boxes, and transforms batch strips and scores separately.
     """

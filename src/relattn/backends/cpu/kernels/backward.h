@@ -1,11 +1,11 @@
-// The backward pass. A slot is a share of the key heads, and a unit of work is a part of the keys of a slot. It goes
+// The backward pass. A slot is some of the key heads, and a unit of work is a part of the keys of a slot. It goes
 // through the queries of all heads that share these keys.
 // Gradients of tables are summed per unit, over its key heads in order, and then over the units in order. Gradients of
 // queries are summed over the parts in order. Slots and parts follow from the shape and the masks, so every number of
 // threads gives the same bits.
 #pragma once
 #include "backward_tile.h"
-#include "shares.h"
+#include "slot_heads.h"
 #include "table_sums.h"
 
 namespace RELATTN_SET {
@@ -27,9 +27,9 @@ struct Backward {
   AxisCopies axes[MOST_AXES];
   const BackwardTiles tiles;
   const Index slots, parts;
-  const bool one_head;  // a slot has one head of every batch element
-  const Shares shares;  // else
-  float* query_copies;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
+  const bool one_head;         // a slot has one head of every batch element
+  const SlotHeads slot_heads;  // else
+  float* query_copies;         // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
 
   static bool by_head(const Call& c) {
     for (Index n = 0; n < c.axes(); n++)
@@ -41,10 +41,10 @@ struct Backward {
   static bool shares_mask_gradient(const Call& c) {
     return c.mask_gradient && ((c.batch > 1 && !c.mask_gradient_batch) || (c.heads > 1 && !c.mask_gradient_head));
   }
-  // More than SLOTS where more heads have tables of their own.
+  // More than MOST_SLOTS where more heads have tables of their own.
   static Index slots_of(const Call& c) {
     if (shares_mask_gradient(c)) return 1;
-    return by_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
+    return by_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, MOST_SLOTS);
   }
   // With few slots each slot divides its keys: every `parts`-th block of them goes to one part. The number of parts is
   // limited so that the copies of the queries' gradients stay small.
@@ -54,7 +54,8 @@ struct Backward {
     Index copy = query_size(c);
     for (Index n = 0; n < c.axes(); n++) copy += relative_query_size(c, n);
     copy = std::max(Index(1), copy);
-    return std::max(Index(1), std::min({SLOTS / slots_of(c), (c.keys + block - 1) / block, 1 + MOST_COPIED / copy}));
+    return std::max(Index(1),
+                    std::min({MOST_SLOTS / slots_of(c), (c.keys + block - 1) / block, 1 + MOST_COPIED / copy}));
   }
   static Index query_size(const Call& c) { return c.query_gradient ? c.batch * c.heads * c.queries * c.width : 0; }
   static Index relative_query_size(const Call& c, Index n) {
@@ -79,7 +80,7 @@ struct Backward {
         slots(slots_of(c)),
         parts(parts_of(c)),
         one_head(by_head(c) && slots > 1),
-        shares(c, one_head ? 1 : slots, tiles.query_block, tiles.key_block) {
+        slot_heads(c, one_head ? 1 : slots, tiles.query_block, tiles.key_block) {
     query_copies = next_part(workspace, (parts - 1) * query_size(c));
     for (Index n = 0; n < c.axes(); n++) {
       axes[n].relative_query = next_part(workspace, (parts - 1) * relative_query_size(c, n));
@@ -90,7 +91,7 @@ struct Backward {
   Index units() const { return slots * parts; }
   Index scratch() const { return tiles.scratch(); }
 
-  // The key heads of a slot, in order: one head where tables belong to heads, else a share of all of them.
+  // The key heads of a slot, in order: one head where tables belong to heads, else some of all of them.
   void run(Index number, float* scratch) const {
     const Unit unit = {number / parts, number % parts};
     const Index group = call.heads / call.key_heads;
@@ -101,7 +102,7 @@ struct Backward {
     if (one_head)
       for (Index b = 0; b < call.batch; b++) key_head(unit, b, unit.slot, scratch);
     else
-      for (Index n = shares.first[unit.slot]; n < shares.first[unit.slot + 1]; n++)
+      for (Index n = slot_heads.first[unit.slot]; n < slot_heads.first[unit.slot + 1]; n++)
         key_head(unit, n / call.key_heads, n % call.key_heads, scratch);
   }
 

@@ -43,8 +43,8 @@ struct TilePairs {
   BFloat16* rows = nullptr;  // a group's dS, `step` apart
   // k, q, r (if it is not q) and dO: rows two by two, without the scale.
   BFloat16x2 *keys = nullptr, *query = nullptr, *own = nullptr, *gradient = nullptr;
-  PairedTile differences, weights;  // dS and P by columns of keys
-  PairedTile differences_by_offset, weights_by_offset;
+  PairedTile score_gradients, weights;  // dS and P by columns of keys
+  PairedTile score_gradients_by_offset, weights_by_offset;
 
   static Index size(const Call& call, Index query_block, Index key_block, Index step) {
     if (!call.takes_pairs()) return 0;
@@ -62,8 +62,8 @@ struct TilePairs {
       BFloat16x2* const part = next(count);
       return PairedTile{count ? part + MARGIN : nullptr, step, key_block};
     };
-    differences = tile(s.tile), weights = tile(s.tile);
-    differences_by_offset = tile(s.by_keys), weights_by_offset = tile(s.by_values);
+    score_gradients = tile(s.tile), weights = tile(s.tile);
+    score_gradients_by_offset = tile(s.by_keys), weights_by_offset = tile(s.by_values);
   }
 
   void load_keys(Index b, Index key_head, Index j0, Index columns) const {
@@ -79,12 +79,13 @@ struct TilePairs {
   }
 
   // The inputs of the sums over queries for the group a, once its dS and P are complete.
-  void pair_group(const float* of_differences, const float* of_weights, Index a) const {
-    differences.pair_columns(of_differences, a), weights.pair_columns(of_weights, a);
-    differences_by_offset.pair_diagonals(of_differences, a), weights_by_offset.pair_diagonals(of_weights, a);
+  void pair_group(const float* of_score_gradients, const float* of_weights, Index a) const {
+    score_gradients.pair_columns(of_score_gradients, a), weights.pair_columns(of_weights, a);
+    score_gradients_by_offset.pair_diagonals(of_score_gradients, a), weights_by_offset.pair_diagonals(of_weights, a);
   }
   void clear_group(Index a) const {
-    for (const PairedTile& tile : {differences, weights, differences_by_offset, weights_by_offset}) tile.clear(a);
+    for (const PairedTile& tile : {score_gradients, weights, score_gradients_by_offset, weights_by_offset})
+      tile.clear(a);
   }
 
  private:

@@ -70,10 +70,10 @@ struct BackwardTiles {
   struct Scratch {
     Queries query;
     TilePairs pairs;
-    float* gradient;                   // dO for a block of queries; also as pairs, where the call takes them
-    BFloat16x2* gradient_pairs;        // null where it takes none
-    float *maximum, *share, *delta;    // share is 1 / total
-    float *weights, *differences;      // P and dS, tiles with zeros all around
+    float* gradient;             // dO for a block of queries; also as pairs, where the call takes them
+    BFloat16x2* gradient_pairs;  // null where it takes none
+    float *maximum, *inverse_total, *delta;
+    float *weights, *score_gradients;  // P and dS, tiles with zeros all around
     float *key, *key_by_rows, *value;  // gradients of a block of keys
     float *key_panels, *value_panels;
     float *strip, *value_strip, *carried, *tail, *key_strips, *slopes, *axes;
@@ -86,8 +86,8 @@ struct BackwardTiles {
       gradient = next_part(at, rows * c.value_width);
       float* const as_pairs = next_part(at, pass.gradient_pairs_size());
       gradient_pairs = c.takes_pairs() ? reinterpret_cast<BFloat16x2*>(as_pairs) : nullptr;
-      maximum = next_part(at, rows), share = next_part(at, rows), delta = next_part(at, rows);
-      weights = next_part(at, pass.tile_size()) + inside, differences = next_part(at, pass.tile_size()) + inside;
+      maximum = next_part(at, rows), inverse_total = next_part(at, rows), delta = next_part(at, rows);
+      weights = next_part(at, pass.tile_size()) + inside, score_gradients = next_part(at, pass.tile_size()) + inside;
       key = next_part(at, keys * c.width), key_by_rows = next_part(at, keys * c.width),
       value = next_part(at, keys * c.value_width);
       key_panels = next_part(at, pass.key_block * pass.numbers(c.width)),
@@ -115,14 +115,14 @@ struct BackwardTiles {
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
-    const bool is_explicit = call.sequence.lists.present();
+    const bool is_explicit = call.sequence.positions.are_explicit();
     if (!Visible(call, head.b, head.h, i0, count).sees(j0, columns)) return;
     load_queries(head, i0, count, s);
     float* scratch = s.axes;
     const RelativeQueries relative(head, i0, count, query_block, s.query, scratch);
     const ExplicitAxes axes(head, most(), scratch);
     const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, s.key_strips);
-    if (by_key.at) std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
+    if (by_key.at) std::memset(s.score_gradients + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
     Rectangle seen = {{rows, 0}, {columns, 0}};
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
@@ -131,9 +131,9 @@ struct BackwardTiles {
       const Index stop = std::min(call.end_key(i, real) - j0, visible.columns.stop);
       const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
       const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
-      float *weights = s.weights + a * step, *differences = s.differences + a * step;
+      float *weights = s.weights + a * step, *score_gradients = s.score_gradients + a * step;
       for (int r = 0; r < ROWS; r++)
-        for (float* row : {weights + r * step, differences + r * step}) {
+        for (float* row : {weights + r * step, score_gradients + r * step}) {
           if (from > 0) std::memset(row, 0, from * sizeof(float));
           if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
@@ -145,16 +145,16 @@ struct BackwardTiles {
       seen.columns = {std::min(seen.columns.from, from), std::max(seen.columns.stop, stop)};
       // S, then P = e^(S' - maximum) / total and dS' = P * (dO . (v + RV)^T - delta)
       const bool looks = call.changes_scores() || !visible.whole;
-      weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
+      weights_and_score_gradients(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       // da += dS'^T 1, dM += dS', then dS = dS' * (1 - tanh^2)
       softcap_backward(head, i, a, real, j0, from, stop, s);
       if (call.takes_pairs()) {
-        round_rows(differences, step, ROWS, from, to, s.pairs.rows);
-        s.pairs.pair_group(differences, weights, a);
+        round_rows(score_gradients, step, ROWS, from, to, s.pairs.rows);
+        s.pairs.pair_group(score_gradients, weights, a);
       }
       // dq += dS k, and dq or dr += dS RK along the band
-      add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
+      add_query_gradient(head, sums, i, real, j0, begin, stop, score_gradients, s);
       // dr += dS RK, dRK += dS^T r, dRV += P^T dO, db += dS by the rows that pairs of explicit positions look up
       for (Index n = axes.first; n < call.axes(); n++)
         add_explicit_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
@@ -164,19 +164,19 @@ struct BackwardTiles {
     // dk += dS^T RQ, dRQ += dS k by the rows that pairs of explicit positions look up
     for (Index n = axes.first; n < call.axes(); n++)
       if (head.axes[n].relative_queries.rows)
-        axes.axis(n).add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows,
+        axes.axis(n).add_query_gradients(s.score_gradients, step, i0, count, j0, columns, s.key_by_rows,
                                          sums.axes[n].relative_queries);
     if (is_explicit) return;
     const Axis& axis = call.sequence;
     const AxisSums& of_axis = sums.axes[0];
     // dRK += dS^T r along the diagonals of the band
-    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, s.pairs.differences_by_offset,
+    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.score_gradients, s.pairs.score_gradients_by_offset,
                        rows_of_keys(head, relative, i0, s), seen, i0, j0);
     // dRV += P^T dO along the diagonals
     add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.pairs.weights_by_offset,
                        {s.gradient, call.value_width, s.pairs.gradient}, seen, i0, j0);
     // db += the sums of dS along the diagonals
-    add_bias_gradient(of_axis.bias, s.differences, seen, i0, j0);
+    add_bias_gradient(of_axis.bias, s.score_gradients, seen, i0, j0);
     // dk += dS^T RQ and dRQ += dS k along the diagonals
     add_relative_query_gradients(head, of_axis.relative_queries, seen, i0, j0, s);
   }
@@ -197,7 +197,7 @@ struct BackwardTiles {
     for (Index a = 0; a < rows; a++) {
       const bool sees = a < count && call.total[first + a] != 0.0f;
       s.maximum[a] = sees ? call.maximum[first + a] : INFINITY;
-      s.share[a] = sees ? 1.0f / call.total[first + a] : 0.0f;
+      s.inverse_total[a] = sees ? 1.0f / call.total[first + a] : 0.0f;
       s.delta[a] = 0.0f;
       if (sees) {
         Vector sums = {};
@@ -213,12 +213,12 @@ struct BackwardTiles {
     if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, s.gradient);
   }
 
-  void weights_and_differences(const Head& head, const ExplicitAxes& axes, const RelativeQueries& relative, Index i,
-                               Index a, Index real, Index j0, Index from, Index stop, bool looks,
-                               const KeyStrips& by_key, const Scratch& s) const {
+  void weights_and_score_gradients(const Head& head, const ExplicitAxes& axes, const RelativeQueries& relative, Index i,
+                                   Index a, Index real, Index j0, Index from, Index stop, bool looks,
+                                   const KeyStrips& by_key, const Scratch& s) const {
     const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
-    float *weights = s.weights + a * step, *differences = s.differences + a * step;
-    const bool is_explicit = call.sequence.lists.present();
+    float *weights = s.weights + a * step, *score_gradients = s.score_gradients + a * step;
+    const bool is_explicit = call.sequence.positions.are_explicit();
     Index next = UNLIMITED;
     Start start = {nullptr, 0};
     // r RK^T + k RQ^T + b along the band, where S begins
@@ -226,7 +226,7 @@ struct BackwardTiles {
       start =
           scores_start(head, relative.operand(a), i, j0, from, to, Strip::step(key_block), s.strip, s.carried, next);
     start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
-    if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
+    if (by_key.at) start = by_key.add_to(start, a, real, from, to, weights, step);
     // S = scale * q k^T + that, then the cap, the key bias and masks
     Vector most[ROWS];
     scores_of(head, s.query.of(call, a), i, j0, from, to, start, weights, step, most);
@@ -242,16 +242,16 @@ struct BackwardTiles {
     }
     values = axes.values_start(values, s.gradient + a * value_width, i, real, j0, {from, stop});
     // dP = dO v^T + that, P and dS' = P * (dP - delta)
-    const Rowwise rows = {s.maximum + a, s.share + a, s.delta + a};
+    const Rowwise rows = {s.maximum + a, s.inverse_total + a, s.delta + a};
     const auto of_numbers = [&](auto* gradient, auto* panels) {
       const Index width = numbers(value_width);
       by_width(width, [&](auto known) {
         if (call.drops())
-          differences_of_width<known.known, true>(gradient, panels, width, rows, values, from, to, weights, differences,
-                                                  step);
+          score_gradients_of_width<known.known, true>(gradient, panels, width, rows, values, from, to, weights,
+                                                      score_gradients, step);
         else
-          differences_of_width<known.known, false>(gradient, panels, width, rows, values, from, to, weights,
-                                                   differences, step);
+          score_gradients_of_width<known.known, false>(gradient, panels, width, rows, values, from, to, weights,
+                                                       score_gradients, step);
       });
     };
     const Operand gradient = gradient_of(a, call.takes_pairs(), s);
@@ -267,15 +267,15 @@ struct BackwardTiles {
   }
 
   struct Rowwise {
-    const float *maximum, *share, *delta;
+    const float *maximum, *inverse_total, *delta;
   };
 
-  // Scores become weights P, and differences become P * (dO . (v + RV) - delta). Where dropout's factors still follow,
-  // differences are only dO . (v + RV).
+  // Scores become weights P, and score_gradients become P * (dO . (v + RV) - delta). Where dropout's factors still
+  // follow, score_gradients are only dO . (v + RV).
   template <int KNOWN, bool DROPS, class Number>
-  static void differences_of_width(const Number* __restrict gradient, const Number* __restrict panels, Index width,
-                                   Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
-                                   float* __restrict differences, Index step) {
+  static void score_gradients_of_width(const Number* __restrict gradient, const Number* __restrict panels, Index width,
+                                       Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
+                                       float* __restrict score_gradients, Index step) {
     for (Index column = from; column < to; column += PANEL) {
       Sums<> sums;
 #pragma GCC unroll 16
@@ -288,13 +288,13 @@ struct BackwardTiles {
       multiply_nt<KNOWN, ROWS>(gradient, panels + column * width, width, sums);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
-        const Vector maximum = splat(rows.maximum[r]), share = splat(rows.share[r]);
+        const Vector maximum = splat(rows.maximum[r]), inverse_total = splat(rows.inverse_total[r]);
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) {
           float* weight = weights + r * step + column + v * LANES;
-          const Vector p = exponential(load(weight) - maximum) * share;
+          const Vector p = exponential(load(weight) - maximum) * inverse_total;
           store(weight, p);
-          store(differences + r * step + column + v * LANES, DROPS ? sums[r][v] : p * sums[r][v]);
+          store(score_gradients + r * step + column + v * LANES, DROPS ? sums[r][v] : p * sums[r][v]);
         }
       }
     }
@@ -304,9 +304,10 @@ struct BackwardTiles {
   // RV) - delta).
   void drop(const Head& head, Index i, Index a, Index j0, Index from, Index to, const Scratch& s) const {
     Dropout(call).each(head.b, head.h, i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
-      float *weight = s.weights + (a + r) * step + column, *difference = s.differences + (a + r) * step + column;
+      float *weight = s.weights + (a + r) * step + column,
+            *score_gradient = s.score_gradients + (a + r) * step + column;
       const Vector p = load(weight);
-      store(difference, p * (load(difference) * factor - splat(s.delta[a + r])));
+      store(score_gradient, p * (load(score_gradient) * factor - splat(s.delta[a + r])));
       store(weight, p * factor);
     });
   }
@@ -314,9 +315,9 @@ struct BackwardTiles {
   // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK is that of contiguous
   // positions.
   void add_query_gradient(const Head& head, const TileSums& sums, Index i, Index real, Index j0, Index from, Index stop,
-                          const float* differences, const Scratch& s) const {
+                          const float* score_gradients, const Scratch& s) const {
     const Index width = call.width, first = head.counted() * call.queries + i;
-    const bool relative = call.sequence.relative_keys.rows && !call.sequence.lists.present();
+    const bool relative = call.sequence.relative_keys.rows && !call.sequence.positions.are_explicit();
     const Index relative_width = call.sequence.relative_width;
     if (float* const gradient = sums.query) {
       const bool whole = real == ROWS;
@@ -330,15 +331,15 @@ struct BackwardTiles {
       } else {
         const float* keys = call.key.of(head.b, head.key_head, j0 + from);
         for (int r = 0; r < ROWS; r += NN_ROWS)
-          multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
-                      width);
+          multiply_nn(score_gradients + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width,
+                      width, width);
       }
-      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, differences, s, to, width);
+      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, score_gradients, s, to, width);
       if (!whole) add_tail(to, real, gradient + first * width, width);
     }
     if (sums.axes[0].relative_query && relative) {
       std::memset(s.tail, 0, ROWS * relative_width * sizeof(float));
-      add_relative_keys(head, i, j0, from, stop, differences, s, s.tail, relative_width);
+      add_relative_keys(head, i, j0, from, stop, score_gradients, s, s.tail, relative_width);
       add_tail(s.tail, real, sums.axes[0].relative_query + first * relative_width, relative_width);
     }
   }
@@ -355,24 +356,25 @@ struct BackwardTiles {
     const Index width = relative.width[n];
     const Tables& tables = head.axes[n];
     const AxisSums& sums = all.axes[n];
-    const float *weights = s.weights + a * step, *differences = s.differences + a * step;
+    const float *weights = s.weights + a * step, *score_gradients = s.score_gradients + a * step;
     float* const gradient = call.axis(n).relative_width ? sums.relative_query : all.query;
     if (tables.relative_keys.rows && (gradient || sums.relative_keys)) {
       std::memset(s.tail, 0, ROWS * width * sizeof(float));
-      axis.add_key_gradients(differences, step, relative.of(n, a), i, real, j0, columns, gradient ? s.tail : nullptr,
-                             sums.relative_keys);
+      axis.add_key_gradients(score_gradients, step, relative.of(n, a), i, real, j0, columns,
+                             gradient ? s.tail : nullptr, sums.relative_keys);
       if (gradient) add_tail(s.tail, real, gradient + (head.counted() * call.queries + i) * width, width);
     }
     if (sums.relative_values)
       axis.add_value_gradient(weights, step, s.gradient + a * call.value_width, i, real, j0, columns,
                               sums.relative_values);
-    if (sums.bias) axis.add_bias_gradient(differences, step, i, real, j0, columns, sums.bias);
+    if (sums.bias) axis.add_bias_gradient(score_gradients, step, i, real, j0, columns, sums.bias);
   }
 
-  void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,
+  void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* score_gradients,
                          const Scratch& s, float* to, Index to_step) const {
     const Table& table = head.sequence().relative_keys;
-    add_band(table, differences, s.pairs.rows, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
+    add_band(table, score_gradients, s.pairs.rows, step, call.origin + j0 - i - table.band->first, from, stop, to,
+             to_step);
   }
 
   // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale; then it comes last.
@@ -382,13 +384,13 @@ struct BackwardTiles {
       const Index end = std::min(seen.rows.stop, call.end_query(j0 + c, NN_ROWS) - i0);
       if (call.takes_pairs()) {
         const Index m = first / 2, pairs = (end + 1) / 2 - m;
-        multiply_nn(s.pairs.differences.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width, pairs,
-                    s.key + c * call.width, call.width, call.width);
+        multiply_nn(s.pairs.score_gradients.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width,
+                    pairs, s.key + c * call.width, call.width, call.width);
         multiply_nn(s.pairs.weights.at + m * step + c, 1, step, s.pairs.gradient + m * call.value_width,
                     call.value_width, pairs, s.value + c * call.value_width, call.value_width, call.value_width);
         continue;
       }
-      multiply_nn(s.differences + c + first * step, 1, step, s.query.floats + first * call.width, call.width,
+      multiply_nn(s.score_gradients + c + first * step, 1, step, s.query.floats + first * call.width, call.width,
                   end - first, s.key + c * call.width, call.width, call.width);
       multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width,
                   end - first, s.value + c * call.value_width, call.value_width, call.value_width);
@@ -444,7 +446,7 @@ struct BackwardTiles {
   }
 
   // db[t] += sum of dS over the diagonal t.
-  void add_bias_gradient(float* sums, const float* differences, const Rectangle& seen, Index i0, Index j0) const {
+  void add_bias_gradient(float* sums, const float* score_gradients, const Rectangle& seen, Index i0, Index j0) const {
     if (!sums) return;
     const Band& band = call.sequence.bias;
     const auto [from, stop] = seen.columns;
@@ -453,7 +455,7 @@ struct BackwardTiles {
       const Index first = std::max(seen.rows.from, corner + from - t - (LANES - 1));
       const Index end = std::min(seen.rows.stop, corner + stop - t);
       Vector diagonals = {};
-      for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (step + 1));
+      for (Index a = first; a < end; a++) diagonals += load(score_gradients + (t - corner) + a * (step + 1));
       for (Index n = 0; n < LANES && t + n < last; n++) {
         const Index row = band.row_of(band.first + t + n);
         if (row != NO_ROW) sums[row] += diagonals[n];
@@ -464,22 +466,22 @@ struct BackwardTiles {
   // dmask_ij += dS'_ij and da_j += dS'_ij, for the rows i .. i + real - 1. Then dS' becomes dS.
   void softcap_backward(const Head& head, Index i, Index a, Index real, Index j0, Index from, Index stop,
                         const Scratch& s) const {
-    float* differences = s.differences + a * step;
+    float* score_gradients = s.score_gradients + a * step;
     if (call.mask_gradient) {
       float* to = call.mask_gradient + head.b * call.mask_gradient_batch + head.h * call.mask_gradient_head +
                   i * call.mask_gradient_query + j0 * call.mask_gradient_key;
       for (Index r = 0; r < real; r++)
         for (Index c = from; c < stop; c++)
-          to[r * call.mask_gradient_query + c * call.mask_gradient_key] += differences[r * step + c];
+          to[r * call.mask_gradient_query + c * call.mask_gradient_key] += score_gradients[r * step + c];
     }
     if (call.key_bias_gradient) {
       float* to = call.key_bias_gradient + head.counted() * call.keys + j0;
       for (Index r = 0; r < real; r++)
-        for (Index c = from; c < stop; c++) to[c] += differences[r * step + c];
+        for (Index c = from; c < stop; c++) to[c] += score_gradients[r * step + c];
     }
     if (!call.caps()) return;
     for (Index r = 0; r < real; r++)
-      for (Index c = from; c < stop; c++) differences[r * step + c] *= s.slopes[r * step + c];
+      for (Index c = from; c < stop; c++) score_gradients[r * step + c] *= s.slopes[r * step + c];
   }
 
   // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.
@@ -494,8 +496,8 @@ struct BackwardTiles {
     for (Index c = from; c < stop; c += NN_ROWS) {
       const Index first = std::max(Index(0), before + c), end = std::min(band.count, after + c + NN_ROWS);
       if (first < end)
-        multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step, table.rows + first * width, width,
-                    end - first, s.key_by_rows + c * width, width, width);
+        multiply_nn(s.score_gradients + (corner + c - first) * step + c, step + 1, -step, table.rows + first * width,
+                    width, end - first, s.key_by_rows + c * width, width, width);
     }
     const float* keys = call.key.of(head.b, head.key_head, j0);
     if (sums) {
@@ -503,7 +505,7 @@ struct BackwardTiles {
       for (Index t = first; t < end; t += NN_ROWS) {
         const Index a = std::max(from, t - after), b = std::min(stop, t - before + NN_ROWS);
         if (a < b)
-          multiply_nn(s.differences + (corner - t + a) * step + a, -step, step + 1, keys + a * call.key.row,
+          multiply_nn(s.score_gradients + (corner - t + a) * step + a, -step, step + 1, keys + a * call.key.row,
                       call.key.row, b - a, sums + t * width, width, width);
       }
     }
@@ -512,7 +514,7 @@ struct BackwardTiles {
     float first_sums[LANES], last_sums[LANES];
     for (Index c = from; c < stop; c++) {
       const Index n = c % LANES;
-      if (n == 0) sum_beside(band, s.differences + c, corner + c, seen.rows, first_sums, last_sums);
+      if (n == 0) sum_beside(band, s.score_gradients + c, corner + c, seen.rows, first_sums, last_sums);
       add_row(s.key_by_rows + c * width, table.rows, first_sums[n], width);
       add_row(s.key_by_rows + c * width, last, last_sums[n], width);
       if (!sums) continue;

@@ -52,23 +52,33 @@ struct Band {
   }
 };
 
-// The positions of keys that a query sees, both ends included.
-struct Reach {
-  Index from, to;
+// The range of some positions or ids, both ends included.
+struct Range {
+  Index least, most;
+
+  static Range of(const Index* numbers, Index count) {
+    Range range = {numbers[0], numbers[0]};
+    for (Index n = 1; n < count; n++) range = {std::min(range.least, numbers[n]), std::max(range.most, numbers[n])};
+    return range;
+  }
+  bool has(Index number) const { return number >= least && number <= most; }
+  bool meets(const Range& other) const { return least <= other.most && most >= other.least; }
+  bool one() const { return least == most; }
 };
 
-// The positions of queries and keys: [B, Lq] and [B, Lk], with a step of 0 where the batch shares them. They are null
-// on a sequence of contiguous positions, and present on every other axis.
-struct Lists {
+// The explicit positions of queries and keys: [B, Lq] and [B, Lk], with a step of 0 where the batch shares them; null
+// on a sequence of contiguous positions. Every other axis has them.
+struct Positions {
   const Index *query, *key;
   Index query_batch, key_batch;
   Index lowest, highest;  // limits of key position - query position; then the call itself has none
 
-  bool present() const { return query; }
-  bool limited() const { return present() && (lowest != UNLIMITED || highest != -UNLIMITED); }
+  bool are_explicit() const { return query; }
+  bool limited() const { return are_explicit() && (lowest != UNLIMITED || highest != -UNLIMITED); }
   const Index* queries(Index b) const { return query + b * query_batch; }
   const Index* keys(Index b) const { return key + b * key_batch; }
-  Reach reach(Index position) const {
+  // The positions of keys that a query at this position sees.
+  Range visible_to(Index position) const {
     return {lowest == UNLIMITED ? INT64_MIN : wrapped_sum(position, lowest),
             highest == -UNLIMITED ? INT64_MAX : wrapped_sum(position, highest)};
   }
@@ -80,7 +90,7 @@ struct Axis {
   Band relative_keys, relative_queries, relative_values, bias;
   Index relative_width;            // of r; 0 where r is q
   float* relative_query_gradient;  // [B, Hq, Lq, relative_width], null where it is not wanted
-  Lists lists;
+  Positions positions;
 };
 
 // a [B, Hq, Lk] and c [B, Hq, Lq], with a step of 0 where they are shared; null where there is no key bias. The last
@@ -137,8 +147,8 @@ struct Call {
 
   Index axes() const { return 1 + others_count; }
   const Axis& axis(Index n) const { return n ? others[n - 1] : sequence; }
-  // This axis and all after it look their offsets up; before it are runs.
-  Index first_explicit() const { return sequence.lists.present() ? 0 : 1; }
+  // This axis and all after it look their offsets up; before it positions are contiguous.
+  Index first_explicit() const { return sequence.positions.are_explicit() ? 0 : 1; }
 
   // Whether any axis has a table of this kind.
   bool has(Band Axis::* table) const {
@@ -165,7 +175,7 @@ struct Call {
   // Whether products are products of pairs: for queries, keys and values; and for an axis' table.
   bool takes_pairs() const { return DOTS && in_bfloat16; }
   bool takes_pairs(const Axis& axis, const Band& band) const {
-    return takes_pairs() && band.rows && band.in_bfloat16 && !axis.lists.present();
+    return takes_pairs() && band.rows && band.in_bfloat16 && !axis.positions.are_explicit();
   }
 
   bool drops() const { return keep_probability < 1.0; }

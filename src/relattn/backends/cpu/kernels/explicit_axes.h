@@ -56,7 +56,7 @@ class ExplicitAxes {
     return start;
   }
 
-  // RQ[d] . k_j for every axis, runs too.
+  // RQ[d] . k_j for every axis, a contiguous one too.
   KeyStrips key_strips(Index i0, Index count, Index j0, Index columns, float* scratch) const {
     if (!call.has(&Axis::relative_queries)) return {};
     const KeyStrips strips = KeyStrips::in(scratch, head, count, j0, columns);

@@ -19,8 +19,8 @@ class ExplicitAxis {
       : head(of),
         axis(of.call.axis(number)),
         tables(of.axes[number]),
-        queries(axis.lists.queries(of.b)),
-        keys(axis.lists.keys(of.b)),
+        queries(axis.positions.queries(of.b)),
+        keys(axis.positions.keys(of.b)),
         most(most_columns),
         step(pairs_step(most_columns)) {
     pairs = next_part(scratch, ROWS * step);
@@ -65,11 +65,11 @@ class ExplicitAxis {
   }
 
   // to_r += sum_c dS[r][c] RK[d] and dRK[d] += dS[r][c] x_r, each where there is a place for it.
-  void add_key_gradients(const float* differences, Index differences_step, const float* x, Index i, Index real,
+  void add_key_gradients(const float* score_gradients, Index gradients_step, const float* x, Index i, Index real,
                          Index j0, const Columns& columns, float* to, float* sums) const {
     const Table& table = tables.relative_keys;
     Lookup lookup = of_queries(table, i, real, j0, columns);
-    lookup.collect(differences + columns.from, differences_step);
+    lookup.collect(score_gradients + columns.from, gradients_step);
     if (to) lookup.add_rows_to(table.rows, ROWS, to, table.band->width);
     if (sums) lookup.add_gradient(x, table.band->width, ROWS, sums);
   }
@@ -83,22 +83,22 @@ class ExplicitAxis {
   }
 
   // db[d] += dS[r][c].
-  void add_bias_gradient(const float* differences, Index differences_step, Index i, Index real, Index j0,
+  void add_bias_gradient(const float* score_gradients, Index gradients_step, Index i, Index real, Index j0,
                          const Columns& columns, float* sums) const {
     of_queries(tables.bias, i, real, j0, columns)
-        .add_bias_gradient(differences + columns.from, differences_step, real, sums);
+        .add_bias_gradient(score_gradients + columns.from, gradients_step, real, sums);
   }
 
   // to_j += sum_i dS_ij RQ[d] and dRQ[d] += dS_ij k_j, for a tile of `count` queries and `columns` keys. The scale
   // comes last.
-  void add_query_gradients(const float* differences, Index differences_step, Index i0, Index count, Index j0,
+  void add_query_gradients(const float* score_gradients, Index gradients_step, Index i0, Index count, Index j0,
                            Index columns, float* to, float* sums) const {
     const Call& call = head.call;
     for (Index c = 0; c < columns; c += ROWS) {
       const Index real = std::min(Index(ROWS), columns - c);
       for (Index r = 0; r < ROWS; r++)
         for (Index a = 0; a < count; a++)
-          pairs[r * step + a] = r < real ? differences[a * differences_step + c + r] : 0.0f;
+          pairs[r * step + a] = r < real ? score_gradients[a * gradients_step + c + r] : 0.0f;
       Lookup lookup = of_keys(j0 + c, real, i0, count);
       lookup.collect(pairs, step);
       lookup.add_rows_to(tables.relative_queries.rows, real, to + c * call.width, call.width);

@@ -41,7 +41,7 @@ struct Few {
     for (Index h = 0; h < call.key_heads; h++) head(h).score();
     const Band& band = call.sequence.relative_keys;
     const Index step = band.head ? CHUNK : NEAR;  // a table per head is read once
-    if (band.rows && !call.sequence.lists.present())
+    if (band.rows && !call.sequence.positions.are_explicit())
       for (Index near = begin; near < end; near += step)
         for (Index h = 0; h < call.key_heads; h++) head(h).add_relative_keys(near, std::min(near + step, end));
     float* to = partials + (b * chunks + chunk) * call.heads * call.queries * sizes.partial;
@@ -59,9 +59,9 @@ struct Few {
     std::memset(output, 0, call.value_width * sizeof(float));
     for (Index c = 0; c < chunks; c++) {
       const float* from = first + c * all * partial;
-      const float share = std::exp(from[sizes.value_width] - finite);
-      total += share * from[sizes.value_width + 1];
-      for (Index d = 0; d < call.value_width; d++) output[d] += share * from[d];
+      const float factor = std::exp(from[sizes.value_width] - finite);
+      total += factor * from[sizes.value_width + 1];
+      for (Index d = 0; d < call.value_width; d++) output[d] += factor * from[d];
     }
     const float factor = call.finish_row(n, maximum, total);
     for (Index d = 0; d < call.value_width; d++) output[d] *= factor;

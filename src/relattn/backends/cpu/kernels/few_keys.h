@@ -71,7 +71,7 @@ struct FewKeys {
         dot_products<From::MEMORY>(query + r * few.width, key(range.from), call.key.row, call.width, range.count(),
                                    of(r) + range.from - begin);
       }
-    if (call.sequence.relative_queries.rows && !call.sequence.lists.present())
+    if (call.sequence.relative_queries.rows && !call.sequence.positions.are_explicit())
       for (Index r = 0; r < few.rows; r++) add_relative_queries(r, visible_keys(r, begin, end));
   }
 
@@ -111,12 +111,12 @@ struct FewKeys {
       const Columns columns = Visible(call, b, head(r), place(r), 1).keys(from, to - from).columns;
       to = from + columns.stop, from = std::min(from + columns.from, to);
     }
-    const Lists& lists = call.sequence.lists;
-    if (lists.limited()) {
-      const Reach reach = lists.reach(*query_position(call.sequence, r));
-      const Index* keys = lists.keys(b);
-      while (from < to && (keys[from] < reach.from || keys[from] > reach.to)) from++;
-      while (from < to && (keys[to - 1] < reach.from || keys[to - 1] > reach.to)) to--;
+    const Positions& positions = call.sequence.positions;
+    if (positions.limited()) {
+      const Range visible = positions.visible_to(*query_position(call.sequence, r));
+      const Index* keys = positions.keys(b);
+      while (from < to && !visible.has(keys[from])) from++;
+      while (from < to && !visible.has(keys[to - 1])) to--;
       return {from, to};
     }
     const Index i = place(r), first = std::min(std::max(from, call.first_key(i)), to);
@@ -136,7 +136,7 @@ struct FewKeys {
   // The other terms of row r's scores, and then its weights. The chunk's maximum and total are written beside `to`.
   void finish(Index r, float* to) const {
     const KeyRange range = visible_keys(r, begin, end);
-    if (call.sequence.bias.rows && !call.sequence.lists.present()) add_bias(r, range);
+    if (call.sequence.bias.rows && !call.sequence.positions.are_explicit()) add_bias(r, range);
     for (Index n = call.first_explicit(); n < call.axes(); n++) add_explicit(n, r, range);
     float* row = of(r) + range.from - begin;
     cap_and_bias(call, b, head(r), place(r), range.from, range.count(), row, nullptr);
@@ -151,7 +151,8 @@ struct FewKeys {
     if (call.drops()) drop(r);
     std::memset(to, 0, few.value_width * sizeof(float));
     to[few.value_width] = most, to[few.value_width + 1] = sum;
-    if (call.sequence.relative_values.rows && !call.sequence.lists.present()) add_relative_values(r, range, to);
+    if (call.sequence.relative_values.rows && !call.sequence.positions.are_explicit())
+      add_relative_values(r, range, to);
     for (Index n = call.first_explicit(); n < call.axes(); n++)
       if (call.axis(n).relative_values.rows) add_explicit_values(call.axis(n), r, range, to);
   }
@@ -176,10 +177,10 @@ struct FewKeys {
     // Whether the covered rows are few enough to multiply all of them, one after the other.
     bool close() const { return covered.count() <= CHUNK; }
   };
-  const Index* query_position(const Axis& axis, Index r) const { return axis.lists.queries(b) + place(r); }
+  const Index* query_position(const Axis& axis, Index r) const { return axis.positions.queries(b) + place(r); }
   void look_up(const Axis& axis, const Band& band, Index r, KeyRange range, TableRows& table_rows) const {
     int32_t near[CHUNK];
-    table_rows.covered = RELATTN_SET::look_up<1>(band, query_position(axis, r), 1, axis.lists.keys(b) + range.from,
+    table_rows.covered = RELATTN_SET::look_up<1>(band, query_position(axis, r), 1, axis.positions.keys(b) + range.from,
                                                  range.count(), near, table_rows.row, CHUNK);
   }
 

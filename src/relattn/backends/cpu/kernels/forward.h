@@ -60,7 +60,7 @@ struct Forward {
     float* key_strips = next_part(scratch, KeyStrips::size(call, rows, key_block));
     const RelativeQueries relative(head, i0, count, rows, query, scratch);
     const ExplicitAxes axes(head, most(), scratch);
-    const bool is_explicit = call.sequence.lists.present();
+    const bool is_explicit = call.sequence.positions.are_explicit();
 
     query.load(head, i0, count);
     std::memset(output, 0, rows * value_width * sizeof(float));
@@ -86,7 +86,7 @@ struct Forward {
           start = scores_start(head, relative.operand(a).first(real), i, j0, from, to, Strip::step(key_block), strip,
                                carried + a * Strip::CARRIED, next[g]);
         start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
-        if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
+        if (by_key.at) start = by_key.add_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
         scores_of(head, query.of(call, a).first(real), i, j0, from, to, start, weights + MARGIN, step, most);
         if (call.changes_scores() || !visible.whole)
@@ -154,7 +154,7 @@ struct Forward {
                     width);
     }
     const Table& table = head.sequence().relative_values;
-    if (table.rows && !call.sequence.lists.present())
+    if (table.rows && !call.sequence.positions.are_explicit())
       add_band(table, weights, rounded, step, call.origin + j0 - i - table.band->first, from, stop, output, width);
   }
 

@@ -26,7 +26,7 @@ Index own_size(const Pass& pass) {
 Packed packed_for(const Call& call, bool backward, float*& workspace) {
   const Packed packed = packed_in(call, backward, workspace);
   const Packing packing(call, packed);
-  share_out(packing.units(), call.threads, [&](Index unit, Index) { packing.run(unit); });
+  parallel_for(packing.units(), call.threads, [&](Index unit, Index) { packing.run(unit); });
   return packed;
 }
 
@@ -49,8 +49,8 @@ void NAMED(relattn_few, RELATTN_SET)(const Call* address) {
   const Index own = own_size(few);
   float* scratch = call.workspace;
   next_part(scratch, few.shared());
-  share_out(few.units(), call.threads, [&](Index unit, Index thread) { few.run(unit, scratch + thread * own); });
-  share_out(few.merges(), call.threads, [&](Index row, Index) { few.merge(row); });
+  parallel_for(few.units(), call.threads, [&](Index unit, Index thread) { few.run(unit, scratch + thread * own); });
+  parallel_for(few.merges(), call.threads, [&](Index row, Index) { few.merge(row); });
 }
 
 Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
@@ -66,8 +66,8 @@ void NAMED(relattn_forward, RELATTN_SET)(const Call* address) {
   const Packed packed = packed_for(call, false, workspace);
   const Forward forward(call, packed);
   const Index own = own_size(forward);
-  share_out(forward.units(), call.threads,
-            [&](Index unit, Index thread) { forward.run(unit, scratch + thread * own); });
+  parallel_for(forward.units(), call.threads,
+               [&](Index unit, Index thread) { forward.run(unit, scratch + thread * own); });
 }
 
 void NAMED(relattn_backward, RELATTN_SET)(const Call* address) {
@@ -77,15 +77,15 @@ void NAMED(relattn_backward, RELATTN_SET)(const Call* address) {
   const Packed packed = packed_for(call, true, workspace);
   const Backward backward(call, packed, workspace);
   const Index own = own_size(backward);
-  share_out(backward.units(), call.threads,
-            [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own); });
-  share_out(backward.query_heads(), call.threads, [&](Index head, Index) { backward.finish_queries(head); });
-  share_out(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
+  parallel_for(backward.units(), call.threads,
+               [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own); });
+  parallel_for(backward.query_heads(), call.threads, [&](Index head, Index) { backward.finish_queries(head); });
+  parallel_for(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
 }
 
 void NAMED(relattn_rotate, RELATTN_SET)(const Rotation* address) {
   const Rotation& rotation = *address;
-  share_out(rotation.units(), rotation.threads, [&](Index unit, Index) { rotation.run(unit); });
+  parallel_for(rotation.units(), rotation.threads, [&](Index unit, Index) { rotation.run(unit); });
 }
 
 }  // extern "C"

@@ -9,10 +9,10 @@ namespace RELATTN_SET {
 static void cap_and_bias(const Call& call, Index b, Index h, Index i, Index from, Index count, float* row,
                          float* slopes) {
   if (call.caps()) {
-    const Vector cap = splat(float(call.softcap)), share = splat(float(1.0 / call.softcap));
+    const Vector cap = splat(float(call.softcap)), inverse_cap = splat(float(1.0 / call.softcap));
     for (Index c = 0; c < count; c += LANES) {
       const Vector x = load_part(row + c, count - c);
-      const auto [value, derivative] = tanh_and_derivative(x * share);
+      const auto [value, derivative] = tanh_and_derivative(x * inverse_cap);
       store_part(row + c, count - c, x == splat(-INFINITY) ? x : value * cap);
       if (slopes) store_part(slopes + c, count - c, derivative);
     }
@@ -45,10 +45,10 @@ static void mask_scores(const Call& call, Index b, Index h, Index i, Index from,
     const Index* ids = call.key_segments + b * call.keys + from;
     for (Index c = 0; c < count; c++) row[c] = ids[c] == id ? row[c] : -INFINITY;
   }
-  if (call.sequence.lists.limited()) {
-    const auto [first, last] = call.sequence.lists.reach(call.sequence.lists.queries(b)[i]);
-    const Index* keys = call.sequence.lists.keys(b) + from;
-    for (Index c = 0; c < count; c++) row[c] = keys[c] >= first && keys[c] <= last ? row[c] : -INFINITY;
+  if (call.sequence.positions.limited()) {
+    const Range visible = call.sequence.positions.visible_to(call.sequence.positions.queries(b)[i]);
+    const Index* keys = call.sequence.positions.keys(b) + from;
+    for (Index c = 0; c < count; c++) row[c] = visible.has(keys[c]) ? row[c] : -INFINITY;
   }
 }
 

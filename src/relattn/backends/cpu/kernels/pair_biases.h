@@ -15,7 +15,7 @@ struct PairBiases {
     for (Index n = call.first_explicit(); n < call.axes(); n++) {
       const Axis& axis = call.axis(n);
       if (!axis.bias.rows) continue;
-      if (axis.lists.query_batch || axis.lists.key_batch) return false;
+      if (axis.positions.query_batch || axis.positions.key_batch) return false;
       any = true;
     }
     return any && call.batch > 1 && call.keys <= call.batch * call.width;
@@ -46,9 +46,9 @@ struct PairBiases {
   static void add(const Axis& axis, Index keys, Index h, Index i, float* row) {
     const Band& band = axis.bias;
     const float* rows = band.rows + h * band.head;
-    const Index position = axis.lists.query[i];
+    const Index position = axis.positions.query[i];
     for (Index j = 0; j < keys; j++) {
-      const Index t = band.row_of(wrapped_difference(axis.lists.key[j], position));
+      const Index t = band.row_of(wrapped_difference(axis.positions.key[j], position));
       if (t != NO_ROW) row[j] += rows[t];
     }
   }

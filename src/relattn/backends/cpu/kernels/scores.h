@@ -142,7 +142,7 @@ struct KeyStrips {
 
   // The numbers from which the scores of the queries a .. a + real - 1 start: `start` plus these strips, transposed, in
   // tile[r][column]. The other rows of the group start from any finite number.
-  Start added_to(Start start, Index a, Index real, Index from, Index to, float* tile, Index tile_step) const {
+  Start add_to(Start start, Index a, Index real, Index from, Index to, float* tile, Index tile_step) const {
     for (Index column = from; column < to; column += LANES) {
 #pragma GCC unroll 2
       for (int r0 = 0; r0 < ROWS; r0 += LANES) {

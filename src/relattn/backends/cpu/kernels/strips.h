@@ -76,7 +76,7 @@ struct Biases {
   float* at = nullptr;  // of offset `first`
   Index head = 0, first = 0;
 
-  static bool needed(const Call& call) { return call.sequence.bias.rows && !call.sequence.lists.present(); }
+  static bool needed(const Call& call) { return call.sequence.bias.rows && !call.sequence.positions.are_explicit(); }
   static Index size(const Call& call) {
     return needed(call) ? call.sequence.bias.heads * (call.queries + call.keys + 2 * ROOM) : 0;
   }

@@ -28,7 +28,7 @@ void take_units(void* context) {
 
 }  // namespace
 
-void share_out(int64_t units, int64_t threads, void (*work)(void*, int64_t, int64_t), void* context) {
+void parallel_for(int64_t units, int64_t threads, void (*work)(void*, int64_t, int64_t), void* context) {
   Shared shared{units, work, context};
   threads = std::min(threads, units);
   if (threads > 1 && GOMP_parallel)

@@ -3,11 +3,11 @@
 #include <cstdint>
 
 // Calls work(context, unit, thread) for every unit, in any order, on at most `threads` threads.
-void share_out(int64_t units, int64_t threads, void (*work)(void*, int64_t unit, int64_t thread), void* context);
+void parallel_for(int64_t units, int64_t threads, void (*work)(void*, int64_t unit, int64_t thread), void* context);
 
 template <class Work>
-void share_out(int64_t units, int64_t threads, const Work& work) {
-  share_out(
+void parallel_for(int64_t units, int64_t threads, const Work& work) {
+  parallel_for(
       units, threads,
       [](void* context, int64_t unit, int64_t thread) { (*static_cast<const Work*>(context))(unit, thread); },
       const_cast<void*>(static_cast<const void*>(&work)));

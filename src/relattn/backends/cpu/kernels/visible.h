@@ -19,38 +19,25 @@ struct VisibleColumns {
   bool whole;  // no mask hides any of their pairs, and none adds to its score
 };
 
-// The range of some positions or ids, both ends included.
-struct Range {
-  Index least, most;
-
-  static Range of(const Index* numbers, Index count) {
-    Range range = {numbers[0], numbers[0]};
-    for (Index n = 1; n < count; n++) range = {std::min(range.least, numbers[n]), std::max(range.most, numbers[n])};
-    return range;
-  }
-  bool meets(const Range& other) const { return least <= other.most && most >= other.least; }
-  bool one() const { return least == most; }
-};
-
 // What the queries i .. i + count - 1 of a head see.
 class Visible {
  public:
   Visible(const Call& of, Index batch, Index head, Index first, Index number)
       : call(of), b(batch), h(head), i(first), count(number) {
     if (call.key_segments) ids = Range::of(call.query_segments + b * call.queries + i, count);
-    if (!call.sequence.lists.limited()) return;
-    const Lists& lists = call.sequence.lists;
-    any = all = lists.reach(lists.queries(b)[i]);
+    if (!call.sequence.positions.limited()) return;
+    const Positions& positions = call.sequence.positions;
+    any = all = positions.visible_to(positions.queries(b)[i]);
     for (Index r = 1; r < count; r++) {
-      const Reach reach = lists.reach(lists.queries(b)[i + r]);
-      any = {std::min(any.from, reach.from), std::max(any.to, reach.to)};
-      all = {std::max(all.from, reach.from), std::min(all.to, reach.to)};
+      const Range visible = positions.visible_to(positions.queries(b)[i + r]);
+      any = {std::min(any.least, visible.least), std::max(any.most, visible.most)};
+      all = {std::max(all.least, visible.least), std::min(all.most, visible.most)};
     }
   }
 
   // Among the `columns` keys from j0 on. Those of a block of MASK_BLOCK may begin anywhere; j0 is a multiple of PANEL.
   VisibleColumns keys(Index j0, Index columns) const {
-    const bool limited = call.sequence.lists.limited();
+    const bool limited = call.sequence.positions.limited();
     VisibleColumns visible = {{0, columns}, true};
     if (!limited && !call.masks_pairs()) return visible;
     Index from = columns, stop = 0, seen = 0;
@@ -68,9 +55,9 @@ class Visible {
 
  private:
   int of_limits(Index j, Index keys) const {
-    const Range at = Range::of(call.sequence.lists.keys(b) + j, keys);
-    if (at.most < any.from || at.least > any.to) return NOTHING;
-    return at.least >= all.from && at.most <= all.to ? EVERYTHING : LOOK;
+    const Range at = Range::of(call.sequence.positions.keys(b) + j, keys);
+    if (!at.meets(any)) return NOTHING;
+    return at.least >= all.least && at.most <= all.most ? EVERYTHING : LOOK;
   }
   int of_block(Index block) const {
     if (!call.has_blocks()) return call.masks_pairs() ? LOOK : EVERYTHING;
@@ -95,8 +82,7 @@ class Visible {
 
   const Call& call;
   const Index b, h, i, count;
-  Range ids = {0, 0};
-  Reach any = {}, all = {};
+  Range ids = {}, any = {}, all = {};
 };
 
 }  // namespace RELATTN_SET

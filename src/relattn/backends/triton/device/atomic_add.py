@@ -57,13 +57,13 @@ def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, 
     ARCH: tl.constexpr = "" if INTERPRETED else launch_arch()
     LAID: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH), 4 if INTERPRETED else launch_warps(), ARCH)
     if ARCH == "sm90" and GROUPS == 1:
-        _add_fours(at, first, count, values, WIDTH, TILE, LAID[0], LAID[1], MANY_OUTSIDE)
+        _add_quads(at, first, count, values, WIDTH, TILE, LAID[0], LAID[1], MANY_OUTSIDE)
     else:
-        _add_ones(at, first, count, values, WIDTH, TILE, LAID[0], LAID[1], MANY_OUTSIDE)
+        _add_scalars(at, first, count, values, WIDTH, TILE, LAID[0], LAID[1], MANY_OUTSIDE)
 
 
 @triton.jit
-def _add_ones(
+def _add_scalars(
     at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, DOWN: tl.constexpr, ALONG: tl.constexpr,
     MANY_OUTSIDE: tl.constexpr,
 ):  # fmt: skip
@@ -95,7 +95,7 @@ def _add_ones(
 
 
 @triton.jit
-def _add_fours(
+def _add_quads(
     at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, DOWN: tl.constexpr, ALONG: tl.constexpr,
     MANY_OUTSIDE: tl.constexpr,
 ):  # fmt: skip

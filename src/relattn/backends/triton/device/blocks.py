@@ -24,10 +24,10 @@ TOGETHER = tl.constexpr(4)
 
 
 @triton.jit
-def rows_of_pairs(x, lists, table, batch, first_query, first_key, TILE: tl.constexpr):
+def rows_of_pairs(x, positions, table, batch, first_query, first_key, TILE: tl.constexpr):
     """The table's row of each pair [i, j] of a tile, -1 where the table adds nothing or a token does not exist."""
     i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-    row, there = row_of(table, offsets_of(x, lists, batch, i, j))
+    row, there = row_of(table, offsets_of(x, positions, batch, i, j))
     return tl.where(there & (i >= 0) & (i < x.queries) & (j >= 0) & (j < x.keys), row, -1)
 
 

@@ -17,9 +17,9 @@ from relattn.backends.triton.device.positions import positions_of
 
 
 @triton.jit
-def offsets_of(x, lists, batch, i, j):
+def offsets_of(x, positions, batch, i, j):
     """d_ij in int64, from the positions of a batch element; any number where a token does not exist."""
-    return positions_of(lists.keys, batch, j, x.keys) - positions_of(lists.queries, batch, i, x.queries)
+    return positions_of(positions.keys, batch, j, x.keys) - positions_of(positions.queries, batch, i, x.queries)
 
 
 @triton.jit
@@ -91,8 +91,8 @@ def with_value_rows(x, batch, head, i, j, values, DV: tl.constexpr):
 
 
 @triton.jit
-def rows_at(x, lists, table, batch, head, i, j, width, PADDED: tl.constexpr):
+def rows_at(x, positions, table, batch, head, i, j, width, PADDED: tl.constexpr):
     """The table's rows of one query i and keys j [n, PADDED], in float32; 0 where it adds nothing."""
     column = tl.arange(0, PADDED)[None, :]
-    row, there = row_of(table, offsets_of(x, lists, batch, i, j))
+    row, there = row_of(table, offsets_of(x, positions, batch, i, j))
     return number_at(table, head, row[:, None], there[:, None] & (column < width), column)

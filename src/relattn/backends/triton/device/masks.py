@@ -77,7 +77,7 @@ def key_tiles(x, batch, head, first_query, QUERIES: tl.constexpr, TILE: tl.const
     if x.mask.highest is not None:
         last_query = tl.minimum(first_query + QUERIES, x.queries) - 1
         end = tl.minimum(x.mask.highest - x.offset + last_query + 1, x.keys)
-    return _within(x.mask.visible_keys, batch, head, first_query, x.queries, first, end, QUERIES, TILE)
+    return _clip_to_ranges(x.mask.visible_keys, batch, head, first_query, x.queries, first, end, QUERIES, TILE)
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def query_tiles(x, batch, head, first_key, KEYS: tl.constexpr, TILE: tl.constexp
     if x.mask.lowest is not None:
         last_key = tl.minimum(first_key + KEYS, x.keys) - 1
         end = tl.minimum(x.offset + last_key - x.mask.lowest + 1, x.queries)
-    return _within(x.mask.visible_queries, batch, head, first_key, x.keys, first, end, KEYS, TILE)
+    return _clip_to_ranges(x.mask.visible_queries, batch, head, first_key, x.keys, first, end, KEYS, TILE)
 
 
 @triton.jit
@@ -105,7 +105,7 @@ def may_meet(x, batch, head, first_query, first_offset, QUERIES: tl.constexpr, O
 
 
 @triton.jit
-def _within(ranges, batch, head, row, count, first, end, ROWS: tl.constexpr, TILE: tl.constexpr):
+def _clip_to_ranges(ranges, batch, head, row, count, first, end, ROWS: tl.constexpr, TILE: tl.constexpr):
     """first and end, no further out than the ranges of ROWS rows; `count` rows are there."""
     if ranges is not None:
         firsts, ends = _ranges_of(ranges, batch, head, row + tl.arange(0, ROWS), count)

@@ -64,14 +64,14 @@ class Call:
     relative_query: None where it is the query.
     offset: the offset of query 0 and key 0; a 0-d tensor is never read on the host. lowest, highest: the limits of
         visible offsets, both included; None: no limit.
-    explicit_mask: boolean, True attends; or M, floats that are added to the scores, -inf forbids.
+    pair_mask: boolean, True attends; or M, floats that are added to the scores, -inf forbids.
     key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
     seed: where dropout_p > 0, a number that decides which weights are dropped. part: where the call stands in the one
         whose pairs dropout counts.
     in_float32: whether the output is in float32, whatever the query is in.
     precision: of products of float32 with float32, "ieee" or "tf32x3".
     for_backward: whether a backward pass follows, which multiplies in tiles.
-    visible: what key mask, segments and explicit mask leave to walk over; None: everything.
+    visible: what key mask, segments and pair mask leave to walk over; None: everything.
     axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there,
         and offset means nothing.
     """
@@ -90,7 +90,7 @@ class Call:
     key_mask: Bool[Tensor, "B Lk"] | None
     query_segments: Int[Tensor, "B Lq"] | None
     key_segments: Int[Tensor, "B Lk"] | None
-    explicit_mask: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None
+    pair_mask: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None
     key_bias: Float[Tensor, "B Hq Lk"] | None
     key_shift: Float[Tensor, "B Hq Lq"] | None
     seed: Int[Tensor, ""] | None
@@ -106,8 +106,8 @@ class Call:
 
     @cached_property
     def adds_mask(self) -> bool:
-        """Whether the explicit mask is added to the scores."""
-        return self.explicit_mask is not None and self.explicit_mask.is_floating_point()
+        """Whether the pair mask is added to the scores."""
+        return self.pair_mask is not None and self.pair_mask.is_floating_point()
 
     @property
     def explicit_sequence(self) -> ExplicitAxis | None:

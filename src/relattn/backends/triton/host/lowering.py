@@ -1,4 +1,4 @@
-"""A problem as a Call: one dtype for what is multiplied, positions as starts, lists or digits."""
+"""A problem as a Call: one dtype for what is multiplied, positions as starts, tensors or digits."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
     segments = mask.segments or (None, None)
     hides_by_data = positions.origin is None or not mask.key_mask is mask.segments is mask.pairs is None
     key_bias, key_shift = (None, None) if problem.key_bias is None else _key_bias(problem)
-    explicit = mask.pairs
-    if explicit is not None and explicit.dtype == torch.float64:
-        explicit = explicit.to(torch.float32)
+    pair_mask = mask.pairs
+    if pair_mask is not None and pair_mask.dtype == torch.float64:
+        pair_mask = pair_mask.to(torch.float32)
     return Call(
         query=problem.query.to(dtype), key=problem.key.to(dtype), value=problem.value.to(dtype), **on_sequence,
         key_mask=mask.key_mask, query_segments=segments[0], key_segments=segments[1],
-        explicit_mask=explicit, key_bias=key_bias, key_shift=key_shift, seed=seed,
+        pair_mask=pair_mask, key_bias=key_bias, key_shift=key_shift, seed=seed,
         part=problem.dropout_origin(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
         in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype, is_explicit=bool(axes)),
         for_backward=problem.for_backward, visible=_visible(problem) if hides_by_data else None, axes=tuple(axes),

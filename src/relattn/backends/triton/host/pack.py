@@ -39,7 +39,7 @@ def pack(call: Call, wanted: Differentiable[bool] | None = None) -> KernelArgs:
         mask=_mask(call, axes),
         key_bias=None if call.key_bias is None else rows(call.key_bias),
         key_shift=None if call.key_shift is None else rows(call.key_shift),
-        added=None if call.explicit_mask is None or not call.adds_mask else pairs(call, call.explicit_mask),
+        added=None if call.pair_mask is None or not call.adds_mask else pairs(call, call.pair_mask),
         heads=call.query.shape[1],
         group=call.query.shape[1] // call.key.shape[1],
         queries=call.query.shape[2],
@@ -159,7 +159,7 @@ def _mask(call: Call, axes: tuple[ExplicitAxisArgs, ...]) -> Mask:
     query_ids, key_ids = call.query_segments, call.key_segments
     query_ids = None if query_ids is None else query_ids.contiguous()
     key_ids = None if key_ids is None else key_ids.contiguous()
-    boolean = None if call.explicit_mask is None or call.adds_mask else call.explicit_mask.view(torch.uint8)
+    boolean = None if call.pair_mask is None or call.adds_mask else call.pair_mask.view(torch.uint8)
     return Mask(
         lowest=lowest,
         highest=highest,

@@ -76,23 +76,23 @@ def has_room_for_all_tables(call: Call) -> bool:
     return _doublings(call) == 0 or not (call.axes or call.adds_mask)
 
 
-def is_in_order(call: Call, arch: int, wanted: Differentiable[bool]) -> bool:
+def is_always_deterministic(call: Call, arch: int, wanted: Differentiable[bool]) -> bool:
     """Whether one program sums each number on that GPU, asked for or not: where a program has no room for every
     gradient, and where that is faster. arch: 0 for what holds on every chip.
     """
     if has_no_room_for_every_gradient(call):
         return True
     sums_many_rows = wanted.axes[0].tables.bias and call.bias is not None and not _has_few_rows(call, call.bias)
-    return arch == HOPPER and is_faster_in_order_on_hopper(call) and (_doublings(call) > 0 or not sums_many_rows)
+    return arch == HOPPER and is_faster_deterministic_on_hopper(call) and (_doublings(call) > 0 or not sums_many_rows)
 
 
-def is_faster_in_order_on_hopper(call: Call) -> bool:
+def is_faster_deterministic_on_hopper(call: Call) -> bool:
     """Whether the deterministic kernels are faster there than one that adds across programs, as far as that was
     timed, with 64 and 128 features: where each query head has its keys, limits alone hide pairs, and there is no table,
     a bias or relative keys. The kernel of the tables walks over all pairs of each row: with 64 features, few rows. Of a
     bias rows count only where its gradient is wanted, and were timed for T5 alone.
     """
-    others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
+    others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.pair_mask)
     has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes
     shares_keys = call.query.shape[1] != call.key.shape[1]
     has_room = call.query.dtype != torch.float32 and _doublings(call) <= 1 and _has_whole_rows(call)
@@ -134,8 +134,8 @@ def _on_hopper(kernel: str, call: Call, configs: list[TileConfig]) -> list[TileC
         tile = 32 if vectors < 2 and not call.axes else 16
         narrow = (TileConfig(tile, 2, 2) if size.tile >= 32 and size.warps >= 4 else size for size in configs)
         return list(dict.fromkeys(narrow))
-    if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
-        return [_in_order_on_hopper(kernel, vectors, doublings, call.bias is not None)]
+    if is_faster_deterministic_on_hopper(call):  # by more kernels, each in one size
+        return [_deterministic_on_hopper(kernel, vectors, doublings, call.bias is not None)]
     if len(configs) < 2 or kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
         return configs
     if (vectors in (1, 2) and doublings) or (vectors == 2 and kernel == "queries_kernel"):
@@ -143,7 +143,7 @@ def _on_hopper(kernel: str, call: Call, configs: list[TileConfig]) -> list[TileC
     return configs
 
 
-def _in_order_on_hopper(kernel: str, vectors: int, doublings: int, has_bias: bool) -> TileConfig:
+def _deterministic_on_hopper(kernel: str, vectors: int, doublings: int, has_bias: bool) -> TileConfig:
     """A fast one of those that were timed, for all calls without a table or with one."""
     if kernel == "tables_kernel":
         return TileConfig(64, 4 if vectors else 8, 2)
@@ -170,7 +170,7 @@ def _on_every_chip(kernel: str, call: Call) -> list[TileConfig]:
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
     if call.axes:  # of float32 a thread holds whole vectors of its pairs: beside wide ones, it has one pair
-        return [TileConfig(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, call)]
+        return [TileConfig(16, 8 if doublings > 1 else 4, 1) if is_float32 else _for_explicit_positions(kernel, call)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [TileConfig(16, 2 if kernel == "keys_kernel" else 1, 2), TileConfig(32, 4, 2)]
@@ -198,7 +198,7 @@ def tiles_of_a_program(kernel: Any, call: Call, extent: int, arch: int) -> int:
     1 where there is no more than a tile, and where the sums of two leave no registers. On an H100 relative keys leave
     none in tiles of 64.
     """
-    if arch == HOPPER and _vectors(call) and is_faster_in_order_on_hopper(call):
+    if arch == HOPPER and _vectors(call) and is_faster_deterministic_on_hopper(call):
         return 1
     others = call.dropout_p > 0.0 or call.softcap is not None
     beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + others
@@ -224,7 +224,7 @@ def _doublings(call: Call) -> int:
     return max((max(every_width_of(call)) - 1).bit_length() - 6, 0)
 
 
-def _of_lists(kernel: str, call: Call) -> TileConfig:
+def _for_explicit_positions(kernel: str, call: Call) -> TileConfig:
     """With explicit positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """

@@ -32,7 +32,7 @@ from relattn.backends.triton.host.atomic_buffers import AtomicBuffers, memory_fo
 from relattn.backends.triton.host.autotune import architecture_of, launch
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import pack, rows
-from relattn.backends.triton.host.tile_configs import is_in_order
+from relattn.backends.triton.host.tile_configs import is_always_deterministic
 from relattn.backends.triton.kernels.keys import gradients_of_keys
 from relattn.backends.triton.kernels.mask_gradient import memory_of_mask
 from relattn.backends.triton.kernels.ordered_launch import launch_ordered
@@ -47,7 +47,7 @@ def backward(call: Call, answers: Answers, wanted: Differentiable[bool]) -> Diff
     """
     batch, heads, queries = call.query.shape[:3]
     ordered = is_deterministic(call, wanted)
-    mask = memory_of_mask(call) if call.adds_mask and wanted.explicit_mask else None
+    mask = memory_of_mask(call) if call.adds_mask and wanted.pair_mask else None
     x, sides = pack(call, wanted), sides_of(call, wanted)
     inputs = BackwardInputs(
         grad_output=rows(answers.output_gradient.to(call.query.dtype)),
@@ -88,5 +88,5 @@ def backward(call: Call, answers: Answers, wanted: Differentiable[bool]) -> Diff
 
 
 def is_deterministic(call: Call, wanted: Differentiable[bool]) -> bool:
-    """Whether one program sums each number: where determinism is asked for, and where `is_in_order` says so."""
-    return torch.are_deterministic_algorithms_enabled() or is_in_order(call, architecture_of(call), wanted)
+    """Whether one program sums each number: where determinism is asked for, or `is_always_deterministic`."""
+    return torch.are_deterministic_algorithms_enabled() or is_always_deterministic(call, architecture_of(call), wanted)

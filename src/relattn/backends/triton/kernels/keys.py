@@ -33,7 +33,7 @@ from relattn.backends.triton.host.tile_configs import tiles_of_a_program
 from relattn.equation.problem import Differentiable
 
 
-class Keys(NamedTuple):
+class KeyTile(NamedTuple):
     """A tile of keys: the first, its rows of k and v, and its sums over the queries, those of a query head last."""
 
     first: Any
@@ -80,9 +80,9 @@ def keys_kernel(
     batch, key_head = key_row // key_heads, key_row % key_heads
     first_key = program % blocks * (TILES * TILE)
 
-    near = _loaded(x, batch, key_head, first_key, D, DV, TILE)
+    near = _load_keys(x, batch, key_head, first_key, D, DV, TILE)
     if TILES == 2:
-        far = _loaded(x, batch, key_head, first_key + TILE, D, DV, TILE)
+        far = _load_keys(x, batch, key_head, first_key + TILE, D, DV, TILE)
     for member in range(0, x.group):
         head = key_head * x.group + member
         for REGION in tl.static_range(first_region(x), 3):
@@ -90,34 +90,34 @@ def keys_kernel(
             for start in tl.range(first_query, end_query, TILE, disable_licm=IN_EACH):
                 queries = load_queries(x, inputs, batch, head, start, D, DV, DR, TILE)
                 halves = first_halves(x, queries, first_key, REGION, DV, DR, TILE)
-                near, halves = _with_queries(
+                near, halves = _add_queries(
                     x, sides, grad_key_bias, near, queries, halves, REGION, D, DV, DR, TILE
                 )  # fmt: skip
                 if TILES == 2:
-                    far, _ = _with_queries(
+                    far, _ = _add_queries(
                         x, sides, grad_key_bias, far, queries, halves, REGION, D, DV, DR, TILE
                     )  # fmt: skip
         row, rows = batch * x.heads + head, tl.num_programs(0) // blocks * x.group
-        near = _stored_for_head(x, sides, grad_key_bias, near, row, rows, TILE)
+        near = _store_for_head(x, sides, grad_key_bias, near, row, rows, TILE)
         if TILES == 2:
-            far = _stored_for_head(x, sides, grad_key_bias, far, row, rows, TILE)
+            far = _store_for_head(x, sides, grad_key_bias, far, row, rows, TILE)
     _store_gradients(x, grad_key, grad_value, near, key_row, D, DV, TILE)
     if TILES == 2:
         _store_gradients(x, grad_key, grad_value, far, key_row, D, DV, TILE)
 
 
 @triton.jit
-def _loaded(x, batch, key_head, first, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr):
+def _load_keys(x, batch, key_head, first, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr):
     """The tile of keys from `first`, its sums zero."""
     k = load_rows(place(x.k, batch, key_head), x.k.row, first, x.keys, D, TILE)
     v = load_rows(place(x.v, batch, key_head), x.v.row, first, x.keys, DV, TILE)
     by_key, by_value = tl.zeros((TILE, padded(D)), tl.float32), tl.zeros((TILE, padded(DV)), tl.float32)
     nothing = tl.zeros((TILE,), tl.float32)
-    return Keys(first, k, v, by_key, by_value, nothing, nothing, nothing)
+    return KeyTile(first, k, v, by_key, by_value, nothing, nothing, nothing)
 
 
 @triton.jit
-def _with_queries(
+def _add_queries(
     x, sides, grad_key_bias, keys, queries, halves,
     REGION: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -144,11 +144,11 @@ def _with_queries(
         band = offset - (TILE - 1)
         by_key += band_sum(tl.trans(to_left), x.relative_queries, head, band, D, TILE)
         by_key += band_sum(tl.trans(to_right), x.relative_queries, head, band + TILE, D, TILE)
-    return Keys(first, k, v, by_key, by_value, by_key_bias, before, after), halves
+    return KeyTile(first, k, v, by_key, by_value, by_key_bias, before, after), halves
 
 
 @triton.jit
-def _stored_for_head(x, sides, grad_key_bias, keys, row, rows, TILE: tl.constexpr):
+def _store_for_head(x, sides, grad_key_bias, keys, row, rows, TILE: tl.constexpr):
     """The tile of keys, its sums for one query head stored and zero again. rows: the heads of all batch elements."""
     first, k, v, by_key, by_value, by_key_bias, before, after = keys
     if grad_key_bias is not None:
@@ -157,7 +157,7 @@ def _stored_for_head(x, sides, grad_key_bias, keys, row, rows, TILE: tl.constexp
     if sides.relative_queries is not None:
         store_sides(sides.relative_queries, before, after, row, rows, first, x.keys, TILE)
     nothing = tl.zeros((TILE,), tl.float32)
-    return Keys(first, k, v, by_key, by_value, nothing, nothing, nothing)
+    return KeyTile(first, k, v, by_key, by_value, nothing, nothing, nothing)
 
 
 @triton.jit

@@ -26,8 +26,8 @@ from relattn.backends.triton.host.kernel_args import Pairs
 
 def memory_of_mask(call: Call) -> Pairs:
     """Memory for dM, in the shape and dtype of the mask."""
-    assert call.explicit_mask is not None
-    gradient = call.explicit_mask.new_empty(call.explicit_mask.shape)
+    assert call.pair_mask is not None
+    gradient = call.pair_mask.new_empty(call.pair_mask.shape)
     return Pairs(gradient, *(None if size == 1 else gradient.stride(n) for n, size in enumerate(gradient.shape)))
 
 

@@ -1,4 +1,4 @@
-"""Turns: the cosine and sine of every angle by which a rotation turns its feature pairs."""
+"""The cosine and sine of every angle by which a rotation turns its feature pairs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from relattn.positions.grid import GridPositions
 from relattn.positions.position import Position
 
 
-class Turns(NamedTuple):
-    """Pair f turns by p * frequency_f, with p the position on the axis of the pair. Equal turns have equal hashes.
+class Angles(NamedTuple):
+    """Pair f turns by p * frequency_f, with p the position on the axis of the pair. Equal angles have equal hashes.
 
     rotary_dim: twice the number of pairs. rule: the items of a scaling from `complete_scaling`. axis_of_pair: the
     number of every pair's axis; None where there is one axis. own_sizes: the number of pairs on each axis, where each
@@ -67,7 +67,7 @@ class Turns(NamedTuple):
 
 
 def _cos_sin(
-    turns: Turns,
+    angles: Angles,
     places: tuple[Position, ...],
     count: int,
     sides: tuple[tuple[Position, int], ...],
@@ -75,14 +75,14 @@ def _cos_sin(
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     by_axis = [place.expand(count, device).double() for place in places]
-    if turns.axis_of_pair is None:
+    if angles.axis_of_pair is None:
         positions = by_axis[0].unsqueeze(-1)
     else:
-        positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., list(turns.axis_of_pair)]
-    angles = positions * turns.frequencies(_length(sides, device) if sides else None, device)
-    cos, sin = angles.cos(), angles.sin()
-    if turns.rule is not None:
-        factor = dict(turns.rule)["attention_factor"]
+        positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., list(angles.axis_of_pair)]
+    phases = positions * angles.frequencies(_length(sides, device) if sides else None, device)
+    cos, sin = phases.cos(), phases.sin()
+    if angles.rule is not None:
+        factor = dict(angles.rule)["attention_factor"]
         cos, sin = cos * factor, sin * factor
     cos, sin = cos.to(dtype), sin.to(dtype)
     return (_materialized(cos), _materialized(sin)) if is_compiled() else (cos, sin)
@@ -97,7 +97,7 @@ def _materialized(table: Tensor) -> Tensor:
 
 @lru_tensor_cache(LONG_TENSORS)
 def _cached_cos_sin(
-    turns: Turns,
+    angles: Angles,
     places: tuple[Position, ...],
     count: int,
     sides: tuple[tuple[Position, int], ...],
@@ -105,7 +105,7 @@ def _cached_cos_sin(
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     """Few answers are kept: two rotations of a model, each for queries and for keys."""
-    return _cos_sin(turns, places, count, sides, dtype, device)
+    return _cos_sin(angles, places, count, sides, dtype, device)
 
 
 def _length(sides: tuple[tuple[Position, int], ...], device: torch.device) -> Float64[Tensor, ""]:

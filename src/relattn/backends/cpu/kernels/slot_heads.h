@@ -1,17 +1,17 @@
-// The key heads of a batch, in order, cut into shares that cost about the same.
+// The key heads of a batch, in order, divided into slots that cost about the same.
 #pragma once
 #include "visible.h"
 
 namespace RELATTN_SET {
 
-constexpr Index SLOTS = 8;  // the most shares
+constexpr Index MOST_SLOTS = 8;
 
-struct Shares {
-  Index first[SLOTS + 1];  // the key heads first[n] .. first[n + 1] - 1 are share n
+struct SlotHeads {
+  Index first[MOST_SLOTS + 1];  // the key heads first[n] .. first[n + 1] - 1 are those of slot n
 
   // Where blocks say what is visible, a head costs the tiles of query_block x key_block pairs that it computes, and its
-  // blocks of keys; else, and where there is one share, all heads cost the same.
-  Shares(const Call& call, Index slots, Index query_block, Index key_block) {
+  // blocks of keys; else, and where there is one slot, all heads cost the same.
+  SlotHeads(const Call& call, Index slots, Index query_block, Index key_block) {
     const Index heads = call.batch * call.key_heads;
     const bool alike = !call.pair_blocks || !call.pair_blocks_head;  // the heads of a batch element
     Index latest = -1, its_cost = 1;
