@@ -77,7 +77,7 @@ def call_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     return operator_arguments(problem_operator, "blocks", subject, dropout_p, monkeypatch)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_operator_passes_opcheck(kind: str, monkeypatch) -> None:
     torch.library.opcheck(torch.ops.relattn.blocks.default, call_of(kind, monkeypatch))

@@ -118,7 +118,7 @@ def test_compiled_with_lists(backend: str) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.graphs
 @every_backend
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "all" else pytest.mark.slow) for n in ENCODINGS])

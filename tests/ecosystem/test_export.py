@@ -64,6 +64,7 @@ def test_every_length_with_dense(rng: np.random.Generator) -> None:
     assert_exported(attention(ONE, rng, "dense"))
 
 
+@pytest.mark.slow
 @one_kind_quickly
 def test_self_attention_of_every_length(name: str, rng: np.random.Generator) -> None:
     """Queries and keys have one length, under one name: nothing in dense, which unrolls into the graph, compares it."""

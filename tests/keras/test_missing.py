@@ -66,5 +66,6 @@ def test_one_sentence(arguments, sentence):
     assert said(**arguments) == sentence
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_all_is_there():
     assert said() == ""

@@ -97,6 +97,7 @@ def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random
     check(make_subject(AXES_CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
+@pytest.mark.one_in(6)
 @widest_set
 @pytest.mark.parametrize("queries", [2, 60])
 @pytest.mark.parametrize("mask", ["key_mask", "segments", "boolean", "float", "dropout"])

@@ -40,6 +40,7 @@ def test_widths(widths: tuple[int, int], instructions: str, rng: np.random.Gener
         check(make_subject(CASES[name], setting, "bfloat16"), "native", "bfloat16", truth=by_formula)
 
 
+@pytest.mark.one_in(3)
 @every_set
 @pytest.mark.parametrize("parameters", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", ["relative", "relative_per_head", "shaw_asymmetric", "terms_all", "txl"])

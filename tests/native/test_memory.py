@@ -52,6 +52,7 @@ def test_a_forward_pass_packs_keys_and_tables_once(causal: bool, two_threads) ->
     assert found <= packed_once(4096, causal=causal) + THREADS * THREAD + PAGES, f"{found / MIB:.1f} MiB"
 
 
+@pytest.mark.slow
 @both_ways
 def test_a_training_step(causal: bool, two_threads) -> None:
     found = beyond(4096, causal=causal, mode="training")

@@ -110,7 +110,7 @@ def full(layer: RelativeMultiheadAttention, x: Tensor, where: Where, **keywords:
     return layer(x, is_causal=True, query_position=places, key_position=places, **keywords)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @every_encoding
 @pytest.mark.parametrize("kind", WHERES)
 @pytest.mark.parametrize("grad", [True, False])
@@ -194,7 +194,7 @@ def test_starts_of_runs(rng: np.random.Generator) -> None:
     assert_equal(torch.cat(pieces, dim=1), expected)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @every_encoding
 @pytest.mark.parametrize("kind", WHERES)
 def test_a_rolling_cache_is_a_window(name: str, kind: str, rng: np.random.Generator) -> None:
@@ -220,6 +220,7 @@ def test_what_was_truncated_comes_again(kind: str, rng: np.random.Generator) -> 
             assert_equal(decode(layer, x[:, length:], [2, LENGTH - length - 2], cache, where), whole[:, length:])
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("kind", WHERES)
 def test_what_was_forgotten_is_gone(kind: str, rng: np.random.Generator) -> None:
     layer, x, where = layer_of("all of them"), inputs(), WHERES[kind](rng)

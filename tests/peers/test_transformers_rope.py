@@ -78,6 +78,7 @@ def their_angles(name: str, features: Tensor, start: int) -> tuple[Tensor, Tenso
     return llama.LlamaRotaryEmbedding(config(name))(features, places)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 @every_scaling
 def test_rotated_features(name: str, start: int, rng) -> None:
@@ -126,6 +127,7 @@ def kept_keys(padded: int) -> Tensor:
 TERMS = longest_sum(B, LENGTH, LENGTH, WIDTH, HEAD_DIM)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("padded", [0, 4])
 @every_scaling
 def test_whole_attention(name: str, padded: int, rng) -> None:
