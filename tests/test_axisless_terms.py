@@ -55,6 +55,7 @@ ENDS = {torch.float32: (1e-45, 1e-40, 3e38), torch.float64: (6e-309, 1e-300, 1.7
 WHO_CAPS = [(backend, dtype) for backend in ("reference", "dense", "blocks") for dtype in ENDS]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("backend", "dtype"), [*WHO_CAPS, ("native", torch.float32)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True], ids=["scores", "scores of 0"])
 def test_caps_at_both_ends(backend: str, dtype: torch.dtype, zeros: bool) -> None:

@@ -67,7 +67,7 @@ def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Te
     return call.request(*tensors, Places(positions), encoding, options, keys_are_prepared=True).run()[0]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("key_heads", [1, 2, HEADS])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", ENCODINGS)

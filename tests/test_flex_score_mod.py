@@ -95,7 +95,7 @@ def causal_mask(query_position, key_position):
     return create_block_mask(is_past, None, None, LQ, LK, device="cpu")
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("starts", STARTS)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_output_and_parameter_gradients_are_those_of_relative_attention(name, starts):
@@ -173,6 +173,7 @@ def test_the_bias_is_not_scaled(scale):
     torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_narrower_dtypes(name, dtype):

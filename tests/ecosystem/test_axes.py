@@ -171,6 +171,7 @@ def test_transforms(name: str) -> None:
     assert_equal(second, 2.0 * x.shape[0] * x.shape[1] * torch.eye(WIDTH, dtype=torch.float64))
 
 
+@pytest.mark.one_in(6)
 @every_encoding
 def test_second_derivatives_of_dense(name: str) -> None:
     module, x = OnAGrid(ENCODINGS[name]()), inputs(1)

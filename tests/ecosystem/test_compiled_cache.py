@@ -66,7 +66,6 @@ def test_tokens_of_a_conformer_and_of_a_cache_that_rolls(room: int | None) -> No
     assert_few_graphs(RelPositionMultiHeadedAttention(WIDTH, HEADS), tokens=12, room=room)
 
 
-@pytest.mark.slow
 def test_a_cache_of_a_graph_in_inference_mode_goes_on_outside() -> None:
     """torch lets nobody write into its room outside of that mode, so an eager call copies it."""
     layer = RelativeMultiheadAttention(WIDTH, HEADS).eval()

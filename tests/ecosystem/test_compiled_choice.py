@@ -37,7 +37,7 @@ def graph_of(encoding: RelativeEncoding | None, length: int, *, dynamic: bool | 
     return seen[0]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "dynamic", "native"), [(32, None, False), (128, None, True), (32, True, True)])
 def test_tables_take_native_from_a_length_on_and_for_open_lengths(
     length: int, dynamic: bool | None, native: bool

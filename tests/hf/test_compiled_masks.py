@@ -39,6 +39,7 @@ MADE: dict[str, Callable[[], Callable]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", MADE)
 def test_functions_made_in_the_graph(how: str) -> None:
     """The same structure as without a graph."""

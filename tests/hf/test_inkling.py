@@ -57,7 +57,7 @@ def test_steps_through_the_cache(name: str, padded: bool) -> None:
     torch.testing.assert_close(found[mask.bool()], whole[mask.bool()], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @every_kind
 @pytest.mark.parametrize(
     "how", [{}, {"use_cache": False}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}], ids=lambda how: str(how)

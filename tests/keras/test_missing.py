@@ -31,6 +31,7 @@ def said(blocked: tuple[str, ...] = (), before: str = "", backend: str = "jax") 
     return run.stdout.strip()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -29,6 +29,7 @@ ENCODINGS = {
 }
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize(
     "widths", [(1, 1), (16, 16), (32, 24), (40, 48), (80, 65), (64, 128), (128, 64), (256, 300)], ids=str
@@ -40,7 +41,7 @@ def test_widths(widths: tuple[int, int], instructions: str, rng: np.random.Gener
         check(make_subject(CASES[name], setting, "bfloat16"), "native", "bfloat16", truth=by_formula)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @every_set
 @pytest.mark.parametrize("parameters", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", ["relative", "relative_per_head", "shaw_asymmetric", "terms_all", "txl"])

@@ -41,7 +41,7 @@ def test_sequences_across_blocks(name: str, instructions: str, rng: np.random.Ge
     check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(8)
 @every_set
 @every_case
 def test_half_precision(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
@@ -90,7 +90,7 @@ def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pyte
     check(make_subject(CASES["terms_all_error"], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @every_set
 @every_case
 def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random.Generator) -> None:
@@ -120,7 +120,7 @@ def test_masks_across_blocks(mask: str, instructions: str, rng: np.random.Genera
     check(make_subject(CASES["terms_all"], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @every_set
 @every_case
 def test_few_queries(name: str, instructions: str, rng: np.random.Generator, monkeypatch) -> None:

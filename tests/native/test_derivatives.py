@@ -42,6 +42,7 @@ def derivatives(output: Tensor, lse: Tensor, arrays: dict[str, Tensor], orders: 
 ALONG_RUNS = ("none", "relative", "shaw_per_head", "t5", "key_query", "terms_all")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("case", "where"), [*((case, "runs") for case in ALONG_RUNS), ("shaw", "lists"), ("everywhere", "a grid")]
 )

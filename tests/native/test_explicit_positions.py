@@ -136,7 +136,7 @@ def test_positions_beyond_32_bits(apart: str, queries: int, instructions: str, r
         check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
 @pytest.mark.parametrize("queries", [2, 70])
 @pytest.mark.parametrize("mask", ["key_mask", "segments", "boolean", "float"])

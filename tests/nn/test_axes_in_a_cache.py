@@ -207,6 +207,7 @@ def test_a_rolling_cache_is_a_window(name: str, kind: str, rng: np.random.Genera
             assert cache.length <= max_length - 1 + sizes[-1]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", WHERES)
 def test_what_was_truncated_comes_again(kind: str, rng: np.random.Generator) -> None:
     """Speculative decoding: a draft is taken back, its tokens stood elsewhere."""
@@ -252,6 +253,7 @@ def test_rows_of_a_batch_move(kind: str, rng: np.random.Generator) -> None:
         assert_equal(found, full(layer, x[index], moved)[:, 6:])
 
 
+@pytest.mark.one_in(4)
 @every_encoding
 def test_a_memory_is_what_it_is_without_a_cache(name: str, rng: np.random.Generator) -> None:
     """remember: the memory stands on a grid, the queries on its cells or anywhere."""
