@@ -204,6 +204,7 @@ def test_weights_beside_a_sink() -> None:
     assert (weights.sum(-1) < 1.0).all()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("asked", [{"key_bias": torch.zeros(1, 1, 300)}, {"softcap": 30.0}, {"sinks": torch.zeros(8)}])
 @pytest.mark.parametrize("queries", [1, 300])
 def test_auto_takes_a_backend_that_has_them(asked: dict[str, Any], queries: int) -> None:

@@ -144,6 +144,7 @@ def test_the_bias_is_the_papers(name):
     np.testing.assert_allclose(added.detach().numpy(), expected, rtol=1e-14)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_causality_through_a_block_mask(name):
     query, key, value = inputs()

@@ -16,7 +16,7 @@ from tests.contract.padding import (
     padding_of,
 )
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(6)
 
 pytest_plugins = ["tests.contract.fresh"]
 

@@ -76,7 +76,7 @@ def test_generation(name: str, how: dict[str, Any]) -> None:
     assert found[0].shape[1] > 10
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @every_kind
 @pytest.mark.parametrize("layer", ["hybrid_sliding", "hybrid"])
 def test_a_static_cache(name: str, layer: str) -> None:

@@ -104,6 +104,7 @@ def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pyte
     check(make_subject(CASES["relative"], setting, "bfloat16"), "native", "bfloat16", truth=by_formula)
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: str) -> None:

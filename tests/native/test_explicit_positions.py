@@ -92,7 +92,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> 
         check(make_subject(CASES[name], setting, dtype), "native", dtype, truth=by_formula)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
 @pytest.mark.parametrize("kind", LISTS)
 @pytest.mark.parametrize("name", ["relative", "terms_all"])
@@ -182,6 +182,7 @@ ENCODINGS: dict[str, Callable[[], nn.Module | None]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("kind", ["gaps", "any order"])
@@ -257,6 +258,7 @@ class Attends(nn.Module):
         return relative_attention(query, key, value, **asked, backend="native")
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_one_graph_with_open_lengths() -> None:
     attend = Attends()

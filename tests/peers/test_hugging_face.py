@@ -94,7 +94,7 @@ def cancelling(case: Case, arrays: Arrays) -> dict[str, str]:
     }
 
 
-@pytest.mark.one_in(12)
+@a_few_models
 @every_model
 def test_outputs_and_gradients(name: str, rng: np.random.Generator) -> None:
     case, model = CASES[name], made(name)

@@ -197,7 +197,7 @@ def test_attention_of_its_own_beside_attention_that_can_be_named() -> None:
     }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "umt5", "bloom"])
 def test_a_smaller_model_drafts(name: str) -> None:
     """Assisted decoding gives the model's own greedy tokens."""
