@@ -12,12 +12,6 @@ from itertools import combinations, islice
 import numpy as np
 import pytest
 
-# Workers of pytest-xdist share the cores; with more threads than cores small tensors run several times slower.
-# The variable is read when torch is first imported, by `seeds`, and by the processes that a test starts.
-if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
-    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
-
 from relattn import plan
 from tests import reach, seeds
 
@@ -27,6 +21,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Workers of pytest-xdist share the cores; with more threads than cores small tensors run several times slower.
+
+    The process that starts them sets the variable: NumPy and torch read it when they are first imported, and NumPy is
+    by a plugin, before any conftest.py.
+    """
+    if workers := len(config.getoption("tx", None) or ()):
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
 
 

@@ -140,6 +140,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.pairs
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -237,6 +238,7 @@ def test_auto_takes_blocks_for_many_pairs(shape: tuple[int, int, int, int], chos
     assert explain(query, key, key, encoding=relattn.AlibiBias(heads)).chosen == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_auto_guards_no_open_length(rng) -> None:
     """One graph, which takes the compiled kernels for lengths on both sides of the bound."""

@@ -35,7 +35,7 @@ def is_far_below_a_matrix(found: int, length: int, heads: int = 1) -> bool:
     return found <= heads * length**2
 
 
-@pytest.mark.parametrize("encoding", ["relative", "shaw"])
+@pytest.mark.parametrize("encoding", ["relative", pytest.param("shaw", marks=pytest.mark.slow)])
 def test_memory_of_blocks_is_linear(encoding: str) -> None:
     short, long = (beyond("blocks", encoding, length) for length in LENGTHS)
     assert grows_linearly(short, long, 4), f"{short / MIB:.0f} MiB, then {long / MIB:.0f} MiB"
@@ -44,9 +44,9 @@ def test_memory_of_blocks_is_linear(encoding: str) -> None:
 
 def test_memory_of_dense_is_seen_to_be_quadratic() -> None:
     """The same measurement turns red for a backend that holds score matrices."""
-    short, long = (beyond("dense", "relative", length) for length in LENGTHS)
+    short, long = (beyond("dense", "relative", length) for length in (1024, 4096))
     assert not grows_linearly(short, long, 4)
-    assert not is_far_below_a_matrix(long, 8192)
+    assert not is_far_below_a_matrix(long, 4096)
 
 
 @pytest.mark.slow

@@ -77,12 +77,13 @@ def call_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     return operator_arguments(problem_operator, "blocks", subject, dropout_p, monkeypatch)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_operator_passes_opcheck(kind: str, monkeypatch) -> None:
     torch.library.opcheck(torch.ops.relattn.blocks.default, call_of(kind, monkeypatch))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_backward_operator_passes_opcheck(kind: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
@@ -172,6 +173,7 @@ def test_gradients_that_arrive_expanded(backend: str, rng: np.random.Generator) 
     assert_equal(found, expected)
 
 
+@pytest.mark.one_in(4)
 @small_blocks
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])

@@ -67,7 +67,7 @@ def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Te
     return call.request(*tensors, Places(positions), encoding, options, keys_are_prepared=True).run()[0]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("key_heads", [1, 2, HEADS])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -93,6 +93,7 @@ def test_one_token_meets_relative_queries_in_linear_memory() -> None:
     assert written.most[0] <= key.numel(), written.most
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("place", ["starts", "explicit"])
 @pytest.mark.parametrize("queries", [2, 31])
 def test_few_queries_meet_relative_queries_in_linear_memory(queries: int, place: str) -> None:
@@ -113,6 +114,7 @@ def test_few_queries_meet_relative_queries_in_linear_memory(queries: int, place:
     assert most[1][0] <= 4 * most[0][0], most
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", POSITIONS)
 @pytest.mark.parametrize("name", ["terms_all", "terms_all_error", "key_query", "disentangled"])
 def test_keys_that_come_a_block_at_a_time_have_the_same_scores(
@@ -139,6 +141,7 @@ def test_keys_that_come_a_block_at_a_time_have_the_same_scores(
 SHAPES = list(product((1, 3), (1, 2, 4), (1, 2)))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("at_once", [0, 1, 2, 3, 5])
 def test_widening_a_few_heads_at_a_time_changes_nothing(monkeypatch, dtype: torch.dtype, at_once: int) -> None:

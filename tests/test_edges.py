@@ -32,6 +32,7 @@ def ceil_of(distance: int, first: int, last: int, steps: int) -> int:
     return whole + (Fraction(last, first) ** whole < Fraction(distance, first) ** steps)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("first", "last", "steps"), PLACES)
 def test_edges_are_those_of_fractions(first: int, last: int, steps: int) -> None:
     """Rounded down as in T5, and up as in DeBERTa, which asks for one edge more; for torch and NumPy."""

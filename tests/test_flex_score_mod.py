@@ -95,7 +95,7 @@ def causal_mask(query_position, key_position):
     return create_block_mask(is_past, None, None, LQ, LK, device="cpu")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("starts", STARTS)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_output_and_parameter_gradients_are_those_of_relative_attention(name, starts):
@@ -144,6 +144,7 @@ def test_the_bias_is_the_papers(name):
     np.testing.assert_allclose(added.detach().numpy(), expected, rtol=1e-14)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_causality_through_a_block_mask(name):
     query, key, value = inputs()
@@ -173,6 +174,7 @@ def test_the_bias_is_not_scaled(scale):
     torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_narrower_dtypes(name, dtype):

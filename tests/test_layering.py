@@ -480,6 +480,7 @@ def test_what_is_not_asked_for_is_not_loaded():
         assert not loaded & {"sympy", "torch.fx.experimental.symbolic_shapes"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_the_keras_face_loads_no_torch(backend):
     (loaded,) = loaded_after("import relattn.keras", KERAS_BACKEND=backend)

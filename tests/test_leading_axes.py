@@ -31,7 +31,7 @@ from relattn import (
 from tests.bad_input.refusal import refused
 from tests.contract.calls import EXACT, assert_equal, gradients
 
-pytestmark = pytest.mark.one_in(4)
+pytestmark = pytest.mark.one_in(8)
 
 HEADS, KEY_HEADS, LQ, LK, WIDTH = 4, 2, 5, 6, 8
 LENGTHS = {"query_position": LQ, "key_position": LK}

@@ -35,7 +35,7 @@ from tests.contract.check import assert_red, check
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(6)
 
 pytest_plugins = ["tests.contract.fresh"]
 

@@ -27,7 +27,7 @@ from tests.contract.places import Place, on_a_grid
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(6)
 
 pytest_plugins = ["tests.contract.fresh"]
 

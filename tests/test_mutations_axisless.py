@@ -75,6 +75,7 @@ def test_a_mutated_sink_is_seen(
     assert_red(subject_of_more_terms(layout, rng), backend)
 
 
+@pytest.mark.one_in(4)
 @ON_EVERY_BACKEND
 @pytest.mark.parametrize("mutation", GRADIENTS)
 @pytest.mark.parametrize("operand", ["key_bias", "sinks"])

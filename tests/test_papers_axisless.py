@@ -120,6 +120,7 @@ RUNS = [(name, backend, "float64") for name in PAPERS for backend in TESTED_BACK
 RUNS += [(name, "native", "float32") for name in PAPERS]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "backend", "dtype"), RUNS, indirect=["backend"])
 def test_papers(name: str, backend: str, dtype: str, rng: np.random.Generator) -> None:
     """Outputs, and gradients by inputs and parameters."""

@@ -22,7 +22,7 @@ from tests.contract.cases import BACKEND_ANSWERS, CASES, TIED_TO_THE_LENGTH
 from tests.contract.settings import FAR, Setting, random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
 
-pytestmark = [pytest.mark.pairs, pytest.mark.one_in(4)]
+pytestmark = [pytest.mark.pairs, pytest.mark.one_in(8)]
 
 pytest_plugins = ["tests.contract.fresh"]
 

@@ -82,6 +82,7 @@ def test_what_changed_since_a_commit(root: Path) -> None:
     assert reach.changed_since("HEAD", root) == [root / "src/relattn/terms.py", root / "tests/test_terms.py"]
 
 
+@pytest.mark.slow
 def test_the_equation_reaches_most_tests_and_a_backend_of_keras_few() -> None:
     tests = {path for path in reach.imports() if reach.is_test(path)}
     package = reach.ROOT / "src/relattn"

@@ -113,6 +113,7 @@ def test_one_token_reads_a_view_of_the_table() -> None:
     assert table.untyped_storage().data_ptr() == encoding.relative_keys.untyped_storage().data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_graph_of_fixed_lengths(dynamic: bool) -> None:
     """Open lengths are not compared with a table's rows: one graph for all of them."""

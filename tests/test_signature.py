@@ -133,6 +133,7 @@ def test_it_compiles_whole(name: str, function: Callable[..., Any], inputs: list
     assert isinstance(compiled, tuple) is (function is attention_and_lse)
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_attention_weights_compile_whole(name: str, inputs: list[Tensor]) -> None:

@@ -110,7 +110,7 @@ def numpy_of(tensor: Tensor) -> np.ndarray:
     return tensor.detach().double().numpy()
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_answers_and_gradients_are_pytorchs(backend: str, dtype: torch.dtype) -> None:

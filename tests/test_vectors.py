@@ -291,7 +291,7 @@ DTYPES_OF = {"native": ["float32"]}
 """Of the backends that do not run both."""
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("name", "backend", "dtype"),
     [

@@ -141,6 +141,7 @@ def run_without(package, *arguments):
     return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("package", "arguments", "said"),
     [

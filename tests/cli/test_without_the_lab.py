@@ -47,7 +47,10 @@ def test_convert(rng: np.random.Generator, tmp_path: Path) -> None:
     assert_same_bits(load_file(after), to_relattn(checkpoint, "transfo_xl"))
 
 
-@pytest.mark.parametrize(("arguments", "said"), [(["doctor"], "Backends on cpu"), (["--version"], "relattn 0.")])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [pytest.param(["doctor"], "Backends on cpu", marks=pytest.mark.slow), (["--version"], "relattn 0.")],
+)
 def test_what_needs_no_lab(arguments: list[str], said: str) -> None:
     ran = without_the_lab(*arguments)
     assert (ran.returncode, ran.stderr) == (0, "")

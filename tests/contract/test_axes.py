@@ -52,6 +52,7 @@ def test_dropout_is_the_documented_one(name: str, backend: str, rng: np.random.G
     check(on_grid(name, rng, 2, 3, dropout_p=0.3), backend, "float64", truth=by_formula)
 
 
+@pytest.mark.one_in(4)
 @every_backend
 @pytest.mark.parametrize("name", KINDS)
 def test_bits_repeat(name: str, backend: str, rng: np.random.Generator) -> None:
@@ -129,6 +130,7 @@ def test_terms_by_hand_are_the_encoding_s(backend: str, rng: np.random.Generator
     assert_equal(relative_attention(query, key, value, encoding=joint, **places), by_encoding)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["swin", "beit", "layoutlm_v3", "swin_v2"])
 def test_flex_attention_with_our_score_mod(name: str, rng: np.random.Generator) -> None:
     """Biases on axes, in PyTorch's own eager FlexAttention."""

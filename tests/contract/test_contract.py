@@ -42,7 +42,7 @@ def check_all(case: EncodingCase | TermsCase, dtype: str, setting: Setting, retu
             assert_refused(subject, backend, return_lse)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.pairs
 @pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -66,7 +66,7 @@ def test_answers_and_gradients(name: str, dtype: str, examples: int) -> None:
     body()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.pairs
 @pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,7 +12,7 @@ from relattn.nn import KVCache, RelativeMultiheadAttention
 from tests.contract.calls import MODULES, assert_equal, chunk_sizes, gradients, self_attention
 from tests.contract.cases import CASES, TIED_TO_THE_LENGTH
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(6)
 
 pytest_plugins = ["tests.contract.fresh"]
 

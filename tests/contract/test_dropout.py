@@ -18,7 +18,7 @@ from tests.contract.cases import CASES, DIFFERENT, expected_answer, runnable_pai
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 
-pytestmark = pytest.mark.one_in(4)
+pytestmark = pytest.mark.one_in(8)
 
 pytest_plugins = ["tests.contract.fresh"]
 

@@ -12,7 +12,7 @@ from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject
 
-pytestmark = pytest.mark.one_in(4)
+pytestmark = pytest.mark.one_in(8)
 
 pytest_plugins = ["tests.contract.fresh"]
 

@@ -15,7 +15,7 @@ from tests.contract.cases import CASES
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import Subject, make_subject
 
-pytestmark = pytest.mark.one_in(4)
+pytestmark = pytest.mark.one_in(8)
 
 
 class Called(nn.Module):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -33,6 +34,7 @@ def cross(
     return limits | positions, torch.randn(2, MEMORY, 5).double().requires_grad_()
 
 
+@pytest.mark.one_in(3)
 @every_module
 def test_attention_to_a_full_cache(name: str, rng: np.random.Generator) -> None:
     """Token by token at their own positions, then in one chunk; the memory at positions of any kind."""
@@ -53,6 +55,7 @@ def test_attention_to_a_full_cache(name: str, rng: np.random.Generator) -> None:
         assert cache.length == MEMORY
 
 
+@pytest.mark.one_in(3)
 @every_module
 def test_beams_share_a_memory(name: str, rng: np.random.Generator) -> None:
     """A memory repeated for its beams, and beams that leave; each row has its own positions."""
@@ -70,6 +73,7 @@ def test_beams_share_a_memory(name: str, rng: np.random.Generator) -> None:
             assert_equal(layer(query, cache=cache, key_mask=keep[rows], **keywords), expected)
 
 
+@pytest.mark.one_in(3)
 @every_module
 def test_gradients_through_a_full_cache(name: str, rng: np.random.Generator) -> None:
     """Two queries of one memory: its projections collect the gradients of both."""

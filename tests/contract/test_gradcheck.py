@@ -12,7 +12,7 @@ from tests.contract.cases import CASES, expected_answer, runnable_pairs
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import Subject, make_subject
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(6)
 
 pytest_plugins = ["tests.contract.fresh"]
 

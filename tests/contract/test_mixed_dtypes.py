@@ -14,7 +14,7 @@ from tests.contract.settings import random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
 from tests.oracle import assert_within_budget, max_error
 
-pytestmark = pytest.mark.one_in(4)
+pytestmark = pytest.mark.one_in(8)
 
 pytest_plugins = ["tests.contract.fresh"]
 

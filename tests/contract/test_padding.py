@@ -16,7 +16,7 @@ from tests.contract.padding import (
     padding_of,
 )
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(6)
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -26,6 +26,7 @@ UNIVERSAL = [(name, backend) for name, backend in runnable_pairs() if backend no
 BACKENDS = list(dict.fromkeys(backend for _, backend in UNIVERSAL))
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])
 def test_every_encoding(name: str, backend: str, rng: np.random.Generator) -> None:
     """In two of the ways, each with one poison; the tests below have all of them."""

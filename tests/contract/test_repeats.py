@@ -94,6 +94,7 @@ def marks(name: str, backend: str) -> list[pytest.MarkDecorator]:
     return [] if name in FEW and backend != "reference" else [pytest.mark.slow]
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("explicit", [False, True])
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ pytest_plugins = ["tests.contract.fresh"]
 OF_A_CPU = [backend for backend in ALL_BACKENDS if backend != "triton"]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_weights_are_the_oracles(name: str, dtype: str, rng: np.random.Generator) -> None:
@@ -40,6 +40,7 @@ def test_weights_of_another_backend_are_refused(backend: str, rng: np.random.Gen
         attention_weights(**subject.arguments(), backend=backend)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_explain_names_what_runs(name: str, rng: np.random.Generator) -> None:
     for kind in ("bare", "any", "capped"):

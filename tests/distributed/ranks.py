@@ -63,7 +63,8 @@ class Ranks:
 
     def _start(self) -> None:
         store = Path(tempfile.mkdtemp()) / "store"
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "pytest", "relattn.distributed"])  # imported once, not by every rank
         for rank in range(self.world):
             ours, theirs = context.Pipe()
             process = context.Process(

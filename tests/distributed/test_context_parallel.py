@@ -7,7 +7,7 @@ import pytest
 from tests.distributed.draw import KINDS, check, drawn
 from tests.distributed.ranks import Ranks
 
-SOME, MANY = 12, 2 * len(KINDS)
+SOME, MANY = 6, 2 * len(KINDS)
 
 
 def compare(rank: int, world: int, first: int, last: int) -> None:

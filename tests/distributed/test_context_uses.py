@@ -70,6 +70,7 @@ def dropped(rank: int, world: int, layout: Layout, rotate: Any, dtype: str) -> f
     return max(worst(one.detach(), split(all_of.detach(), mesh, dim=2, layout=layout)) for one, all_of in pairs)  # pyright: ignore[reportOptionalMemberAccess]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rotate", ["ring", "all_gather", "ulysses"])
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 def test_dropout_drops_what_one_process_drops(layout: Layout, rotate: str, two: Ranks) -> None:
@@ -104,7 +105,7 @@ def traffic(rank: int, world: int, layout: Layout, rotate: Any, window: Any) -> 
     return forward, sum(group.sent for group in groups), said.sent[said.rotate].forward, sum(said.sent[said.rotate])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("rotate", ["ring", "all_gather", "ulysses"])
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 def test_the_bytes_sent_are_those_of_the_formulas(layout: Layout, rotate: str, four: Ranks) -> None:
@@ -310,6 +311,7 @@ def example(rank: int, world: int, arguments: list[str]) -> str:
     return printed.getvalue()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("arguments", [[], ["--context", "2"], ["--heads", "2"]])
 def test_example_on_two(arguments: list[str], two: Ranks) -> None:
     check_example(two(example, 2, arguments)[0])

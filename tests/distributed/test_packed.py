@@ -174,7 +174,7 @@ def bytes_beside(name: str) -> tuple[int, int]:
     return (WORLD - 1) * (bias + others), (WORLD - 1) * bias
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.pairs
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
@@ -229,6 +229,7 @@ def dropped(rank: int, name: str, layout: Layout, moved: str) -> float:
     return max((one - part(other)).abs().max().item() for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "layout", "moved"),
     [

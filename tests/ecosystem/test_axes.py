@@ -118,7 +118,7 @@ def test_compiled_with_explicit_positions(backend: str) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.graphs
 @every_backend
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "all" else pytest.mark.slow) for n in ENCODINGS])
@@ -171,6 +171,7 @@ def test_transforms(name: str) -> None:
     assert_equal(second, 2.0 * x.shape[0] * x.shape[1] * torch.eye(WIDTH, dtype=torch.float64))
 
 
+@pytest.mark.one_in(6)
 @every_encoding
 def test_second_derivatives_of_dense(name: str) -> None:
     module, x = OnAGrid(ENCODINGS[name]()), inputs(1)

@@ -9,7 +9,7 @@ from tests import seeds
 from tests.contract.calls import assert_equal
 from tests.ecosystem.layers import Attention, attention, every_encoding, inputs
 
-pytestmark = pytest.mark.one_in(4)
+pytestmark = pytest.mark.one_in(8)
 
 pytest_plugins = ["tests.contract.fresh"]
 

@@ -37,7 +37,7 @@ def graph_of(encoding: RelativeEncoding | None, length: int, *, dynamic: bool | 
     return seen[0]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "dynamic", "native"), [(32, None, False), (128, None, True), (32, True, True)])
 def test_tables_take_native_from_a_length_on_and_for_open_lengths(
     length: int, dynamic: bool | None, native: bool
@@ -46,6 +46,7 @@ def test_tables_take_native_from_a_length_on_and_for_open_lengths(
     assert ("relattn.native" in graph) is native
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("length", "native"), [(32, False), (256, True)])
 def test_calls_without_tables_take_what_an_eager_call_takes(length: int, native: bool) -> None:
     graph = graph_of(None, length)

@@ -76,6 +76,7 @@ def test_gradients_by_weights_and_of_batches_of_them(rng: np.random.Generator) -
     assert_equal(outputs, torch.stack([functional_call(module, member, (query,)) for member in members]))
 
 
+@pytest.mark.one_in(2)
 @every_backend
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_autocast(dtype: str, backend: str, rng: np.random.Generator) -> None:

@@ -60,7 +60,7 @@ def assert_saved(module: Attention, other: Attention) -> None:
     assert_same(empty, module)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @every_encoding
 @pytest.mark.parametrize("way", COPIES)
 def test_a_copy_gives_the_same_numbers_and_is_its_own(name: str, way: str, rng: np.random.Generator) -> None:
@@ -75,7 +75,7 @@ def test_an_encoding_that_two_layers_share_stays_shared(way: str, rng: np.random
     assert both[0].layer.encoding is both[1].layer.encoding is not first.layer.encoding
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @every_encoding
 def test_weights_through_a_file(name: str, rng: np.random.Generator) -> None:
     assert_saved(attention(name, rng), attention(name, rng))

@@ -64,6 +64,7 @@ def test_every_length_with_dense(rng: np.random.Generator) -> None:
     assert_exported(attention(ONE, rng, "dense"))
 
 
+@pytest.mark.slow
 @one_kind_quickly
 def test_self_attention_of_every_length(name: str, rng: np.random.Generator) -> None:
     """Queries and keys have one length, under one name: nothing in dense, which unrolls into the graph, compares it."""
@@ -109,6 +110,7 @@ def test_explicit_positions_that_an_encoding_reads(name: str, rng: np.random.Gen
         torch.export.export(module, (given,), positions)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["shaw", "t5", "rope"])
 def test_explicit_positions_that_no_one_reads(name: str, rng: np.random.Generator) -> None:
     module, (given,) = attention(name, rng), inputs(9)

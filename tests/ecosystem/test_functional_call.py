@@ -24,7 +24,7 @@ from tests.ecosystem.layers import (
     inputs,
 )
 
-pytestmark = pytest.mark.one_in(4)
+pytestmark = pytest.mark.one_in(8)
 
 pytest_plugins = ["tests.contract.fresh"]
 

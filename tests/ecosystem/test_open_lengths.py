@@ -146,7 +146,7 @@ def function_of(asked: Asked, backend: str) -> tuple[Callable[..., Tensor], list
 
 
 PAIRS = [
-    pytest.param(asked, way, marks=[] if asked == QUICK and way in ("dynamic=True", OF_A_RANGE) else pytest.mark.slow)
+    pytest.param(asked, way, marks=[] if asked == QUICK and way == OF_A_RANGE else pytest.mark.slow)
     for asked in ASKED
     for way in WAYS
 ]
@@ -243,6 +243,7 @@ def test_one_graph_for_more_and_for_fewer_tokens_than_a_table_has_rows() -> None
     assert graphs[0] == graphs[-1] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_compiled_autograd_has_one_graph(backend: str) -> None:
     """The backward pass of a forward pass that was not compiled, as PyTorch's attention and dense have it."""

@@ -39,6 +39,7 @@ MADE: dict[str, Callable[[], Callable]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", MADE)
 def test_functions_made_in_the_graph(how: str) -> None:
     """The same structure as without a graph."""
@@ -53,7 +54,7 @@ def test_functions_made_in_the_graph(how: str) -> None:
     assert found[-1] is None and (found[0] or found[1])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_model_with_windows(name: str, padded: bool) -> None:

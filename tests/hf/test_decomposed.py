@@ -88,6 +88,7 @@ def deepseek_ocr2(_: str) -> tuple[nn.Module, dict[str, Tensor]]:
     return drawn(whole), {"pixel_values": torch.randn(BATCH, 3, 2 * IMAGE, 2 * IMAGE)}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("make", "prefix", "output"),
     [

@@ -32,6 +32,7 @@ def generated(model: Any, **how: Any) -> torch.Tensor:
     return model.generate(**prompt, max_new_tokens=6, **how)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", ALIBI)
 def test_generation(name: str, how: str) -> None:

@@ -39,6 +39,7 @@ def through_the_cache(model: nn.Module, tokens: Tensor, mask: Tensor | None) -> 
     return torch.cat(found, dim=1)
 
 
+@pytest.mark.one_in(6)
 @every_kind
 @pytest.mark.parametrize("padded", [False, True])
 def test_steps_through_the_cache(name: str, padded: bool) -> None:
@@ -56,7 +57,7 @@ def test_steps_through_the_cache(name: str, padded: bool) -> None:
     torch.testing.assert_close(found[mask.bool()], whole[mask.bool()], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(12)
 @every_kind
 @pytest.mark.parametrize(
     "how", [{}, {"use_cache": False}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}], ids=lambda how: str(how)
@@ -75,7 +76,7 @@ def test_generation(name: str, how: dict[str, Any]) -> None:
     assert found[0].shape[1] > 10
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @every_kind
 @pytest.mark.parametrize("layer", ["hybrid_sliding", "hybrid"])
 def test_a_static_cache(name: str, layer: str) -> None:

@@ -40,6 +40,7 @@ def largest(name: str, length: int, patched: bool = True) -> tuple[int, str]:
     return seen.most
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES]
 )
@@ -49,6 +50,7 @@ def test_the_largest_tensor_grows_with_the_length(name: str) -> None:
     assert long <= 2.05 * short, f"{where}: {short} bytes at {LENGTH} tokens, {long} at {2 * LENGTH}"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["t5", "deberta_v3", "seamless_m4t_v2_chunks"])
 def test_what_is_quadratic_is_seen(name: str) -> None:
     """The originals."""

@@ -150,6 +150,7 @@ def test_a_layer_of_a_stack_that_shares_its_bias(name: str, part: str) -> None:
     assert state(layer) == before
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["umt5", "deberta", "deberta_v3", "bloom", "mpt", "wav2vec2_bert", "vits"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 def test_a_layer_alone(name: str, dtype: torch.dtype) -> None:

@@ -36,6 +36,7 @@ def entries() -> Iterator[tuple[str, str, str]]:
             yield table, package, kind
 
 
+@pytest.mark.slow
 def test_every_family_is_covered_or_has_a_reason() -> None:
     found = {path.parent.name for path, code in CODE.items() if relative(code)}
     assert len(found) > 50, "the walk has found no families"

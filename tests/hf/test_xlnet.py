@@ -71,6 +71,7 @@ def test_one_direction(same_length: bool, masks: str) -> None:
     assert_same(twins(model), lambda model: model(**inputs)[0])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("settings", [{}, {"mem_len": 6}, {"mem_len": 4, "reuse_len": 7}, {"clamp_len": 3}], ids=str)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_segments_one_after_the_other(settings: dict[str, int], streams: int) -> None:

@@ -31,6 +31,7 @@ def said(blocked: tuple[str, ...] = (), before: str = "", backend: str = "jax") 
     return run.stdout.strip()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -66,5 +67,6 @@ def test_one_sentence(arguments, sentence):
     assert said(**arguments) == sentence
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_all_is_there():
     assert said() == ""

@@ -301,6 +301,7 @@ def test_the_report_plays_the_same_opening_under_every_encoding(done):
     assert tunes["as it was written"]["attended"] is None
 
 
+@pytest.mark.slow
 def test_what_was_composed_is_not_composed_again(done):
     comparison, _ = done
     before, recorder = tunes_of(comparison.out), Recorder()

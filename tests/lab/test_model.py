@@ -72,6 +72,7 @@ BEAMS = [
 ]
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(("encoding", "how"), [*((encoding, {}) for encoding in ENCODINGS), *BEAMS])
 def test_generate_with_and_without_the_cache(encoding, how):
     asked, ids = model(encoding), tokens(2, 6)
@@ -109,6 +110,7 @@ def test_time_counts_no_padding(padding):
         torch.testing.assert_close(logits[1:, padding:], asked(short).logits, **CLOSE)
 
 
+@pytest.mark.one_in(4)
 @EVERY
 def test_left_padded_prompts_are_continued_as_unpadded_ones(encoding):
     asked, short = model(encoding), tokens(1, 5)
@@ -149,6 +151,7 @@ def test_the_absolute_baseline_adds_the_published_sinusoids(monkeypatch):
     torch.testing.assert_close(asked(ids).logits, logits, **CLOSE)
 
 
+@pytest.mark.one_in(4)
 @EVERY
 def test_saved_and_loaded_it_is_the_same_model(encoding, tmp_path):
     asked, ids = model(encoding), tokens(2, 20)

@@ -44,6 +44,7 @@ def places(value, path=()):
     return found + [place for key, inner in items for place in places(inner, (*path, key))]
 
 
+@pytest.mark.slow
 def test_every_value_of_a_record_matters(record):
     """Taken away, or of another type: refused, wherever it is; but where None or an empty list is a value, too."""
     whole = json.loads(record.read_text())

@@ -57,6 +57,7 @@ def test_what_is_measured_is_said_before_torch_is_loaded(monkeypatch):
     assert ",".join(map(str, Settings().lengths)) == options.LENGTHS
 
 
+@pytest.mark.slow
 def test_images_and_documents_are_measured(tmp_path, monkeypatch):
     names = (FLOOR, "relattn native", "sdpa, S as mask", "transformers", "timm")
     monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in names})

@@ -213,6 +213,7 @@ def test_who_was_given_up_before_a_stop_is_not_tried_after_it(tmp_path, monkeypa
     assert (FLOOR, 128) in tried
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("part", "key", "value", "said"),
     [

@@ -227,6 +227,7 @@ def test_rows_with_a_goal_have_their_projection_apart():
     }
 
 
+@pytest.mark.slow
 def test_a_table_of_ratios_is_measured_and_shown():
     table = TABLES["encodings"]
     rows = [row for row in table.rows if row.name in ("relative", "alibi")]
@@ -248,6 +249,7 @@ def test_a_window_s_ratio_is_over_its_share_of_the_pairs(monkeypatch):
     assert found == pytest.approx([1.5 / share for share in (shares[0], shares[0], shares[1], shares[1])], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_stops_it(monkeypatch):
     right = CANDIDATES["relattn native"]
     wrong = replace(right, prepare=lambda case: right.prepare(replace(case, value=case.key, key=case.value)))
@@ -290,6 +292,7 @@ def test_small_numbers_and_layers_measure():
     assert rows_of(layer_decoding.markdown(layers))[0] == ["none", *["1.50"] * 4]
 
 
+@pytest.mark.slow
 def test_dropout_and_memory_measure():
     from measure.studies import dropout, held
 
@@ -302,6 +305,7 @@ def test_dropout_and_memory_measure():
     assert rows[0] == ["forward", *map(str, range(len(held.LENGTHS)))]
 
 
+@pytest.mark.slow
 def test_hidden_blocks_measure():
     from measure.studies import hidden_blocks
 

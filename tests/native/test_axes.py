@@ -62,6 +62,7 @@ def test_a_few_tokens(name: str, instructions: str, rng: np.random.Generator) ->
         check(make_subject(AXES_CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
+@pytest.mark.one_in(9)
 @every_set
 @every_case
 def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
@@ -97,6 +98,7 @@ def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random
     check(make_subject(AXES_CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
+@pytest.mark.one_in(6)
 @widest_set
 @pytest.mark.parametrize("queries", [2, 60])
 @pytest.mark.parametrize("mask", ["key_mask", "segments", "boolean", "float", "dropout"])

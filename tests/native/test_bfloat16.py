@@ -29,6 +29,7 @@ ENCODINGS = {
 }
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize(
     "widths", [(1, 1), (16, 16), (32, 24), (40, 48), (80, 65), (64, 128), (128, 64), (256, 300)], ids=str
@@ -40,6 +41,7 @@ def test_widths(widths: tuple[int, int], instructions: str, rng: np.random.Gener
         check(make_subject(CASES[name], setting, "bfloat16"), "native", "bfloat16", truth=by_formula)
 
 
+@pytest.mark.one_in(6)
 @every_set
 @pytest.mark.parametrize("parameters", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", ["relative", "relative_per_head", "shaw_asymmetric", "terms_all", "txl"])
@@ -102,6 +104,7 @@ def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pyte
     check(make_subject(CASES["relative"], setting, "bfloat16"), "native", "bfloat16", truth=by_formula)
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: str) -> None:

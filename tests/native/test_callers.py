@@ -173,6 +173,7 @@ ENCODINGS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_four_python_threads_go_back_at_once(name: str, threads_of_torch: None) -> None:
     """Each over a graph of its own, again and again."""
@@ -189,6 +190,7 @@ def test_four_python_threads_go_back_at_once(name: str, threads_of_torch: None) 
             assert_same_bits(gradients, expected[n])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_four_python_threads_train_and_answer_at_once(name: str, threads_of_torch: None) -> None:
     """Two take whole steps and two attend without a gradient, all with one encoding."""
@@ -208,6 +210,7 @@ def test_four_python_threads_train_and_answer_at_once(name: str, threads_of_torc
             assert_same_bits(answers, expected[n])
 
 
+@pytest.mark.slow
 def test_a_hundred_runs_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of answers and gradients, by one to four threads in turn, which the kernels are told to take."""
     told: list[int] = []

@@ -23,7 +23,7 @@ LONGEST = 130
 every_case = pytest.mark.parametrize("name", CASES)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @every_set
 @every_case
 def test_short_sequences_are_the_oracles(name: str, instructions: str, rng: np.random.Generator) -> None:
@@ -33,7 +33,7 @@ def test_short_sequences_are_the_oracles(name: str, instructions: str, rng: np.r
         check(make_subject(CASES[name], setting, "float32"), "native", "float32", return_lse=bool(rng.integers(3)))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @every_set
 @every_case
 def test_sequences_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
@@ -41,7 +41,7 @@ def test_sequences_across_blocks(name: str, instructions: str, rng: np.random.Ge
     check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(8)
 @every_set
 @every_case
 def test_half_precision(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
@@ -52,7 +52,7 @@ def test_half_precision(name: str, instructions: str, rng: np.random.Generator, 
     check(subject, "native", dtype, truth=by_formula)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(8)
 @every_set
 @every_case
 def test_softcap_key_bias_and_sinks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
@@ -90,7 +90,7 @@ def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pyte
     check(make_subject(CASES["terms_all_error"], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(16)
 @every_set
 @every_case
 def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random.Generator) -> None:
@@ -120,7 +120,7 @@ def test_masks_across_blocks(mask: str, instructions: str, rng: np.random.Genera
     check(make_subject(CASES["terms_all"], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(12)
 @every_set
 @every_case
 def test_few_queries(name: str, instructions: str, rng: np.random.Generator, monkeypatch) -> None:
@@ -150,7 +150,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator, mon
     assert ran.count(True) == 4
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("backend", ["native", "blocks"])
 @pytest.mark.parametrize("name", ["none", "relative_per_head", "shaw+shaw_values", "terms_all"])

@@ -42,6 +42,7 @@ def derivatives(output: Tensor, lse: Tensor, arrays: dict[str, Tensor], orders: 
 CONTIGUOUS = ("none", "relative", "shaw_per_head", "t5", "key_query", "terms_all")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("case", "where"), [*((case, "contiguous") for case in CONTIGUOUS), ("shaw", "explicit"), ("everywhere", "a grid")]
 )

@@ -71,7 +71,7 @@ def setting_of(kind: str, name: str, rng: np.random.Generator, queries: int, key
     })  # fmt: skip
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("name", CASES)
 def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
@@ -80,7 +80,7 @@ def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, s
         check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(8)
 @every_set
 @pytest.mark.parametrize("name", CASES)
 def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> None:
@@ -92,7 +92,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> 
         check(make_subject(CASES[name], setting, dtype), "native", dtype, truth=by_formula)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
 @pytest.mark.parametrize("kind", EXPLICIT)
 @pytest.mark.parametrize("name", ["relative", "terms_all"])
@@ -136,6 +136,7 @@ def test_positions_beyond_32_bits(apart: str, queries: int, instructions: str, r
         check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
 @pytest.mark.parametrize("queries", [2, 70])
 @pytest.mark.parametrize("mask", ["key_mask", "segments", "boolean", "float"])
@@ -153,7 +154,7 @@ def test_beside_masks(mask: str, queries: int, instructions: str, rng: np.random
         check(make_subject(CASES["terms_all"], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
 @pytest.mark.parametrize("queries", [2, 45])
 @pytest.mark.parametrize("name", ["none", "relative_per_head", "terms_all"])
@@ -181,6 +182,7 @@ ENCODINGS: dict[str, Callable[[], nn.Module | None]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("kind", ["gaps", "any order"])
@@ -256,6 +258,7 @@ class Attends(nn.Module):
         return relative_attention(query, key, value, **asked, backend="native")
 
 
+@pytest.mark.slow
 @pytest.mark.graphs
 def test_one_graph_with_open_lengths() -> None:
     attend = Attends()

@@ -31,6 +31,7 @@ def test_every_number(width: int, instructions: str) -> None:
     )
 
 
+@pytest.mark.one_in(6)
 @every_set
 @pytest.mark.parametrize("widths", [(64, 64), (40, 24), (5, 3)], ids=str)
 @pytest.mark.parametrize("name", ["relative", "shaw_asymmetric", "terms_all"])

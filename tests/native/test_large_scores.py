@@ -66,6 +66,7 @@ TERMS: dict[str, Callable[[int, int], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("name", TERMS)
 def test_the_weights_of_the_backward_pass_sum_to_one(name: str, instructions: str) -> None:

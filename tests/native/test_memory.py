@@ -52,6 +52,7 @@ def test_a_forward_pass_packs_keys_and_tables_once(causal: bool, two_threads) ->
     assert found <= packed_once(4096, causal=causal) + THREADS * THREAD + PAGES, f"{found / MIB:.1f} MiB"
 
 
+@pytest.mark.slow
 @both_ways
 def test_a_training_step(causal: bool, two_threads) -> None:
     found = beyond(4096, causal=causal, mode="training")
@@ -65,6 +66,7 @@ def test_a_long_training_step(causal: bool, two_threads) -> None:
     assert found <= 80 * MIB, f"{found / MIB:.1f} MiB"
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("queries", [None, 2], ids=["blocks of queries", "few queries"])
 def test_a_thread_adds_the_same_at_every_length(

@@ -61,6 +61,7 @@ def answers(encoding, inputs: list[Tensor], **asked) -> list[Tensor]:
     return [output, lse, *torch.autograd.grad(output.sin().sum() + lse.cos().sum(), leaves)]
 
 
+@pytest.mark.one_in(4)
 @every_set
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: str) -> None:
@@ -69,6 +70,7 @@ def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: st
     assert_every_number_of_threads_gives_the_same_bits(lambda: answers(encoding, inputs, is_causal=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["none", "relative"])
 def test_few_heads_share_their_keys_out(case: str, rng: np.random.Generator) -> None:
     """Gradients of queries, of tables and of a mask that broadcasts over heads are sums over parts of the keys.
@@ -201,7 +203,7 @@ CALLS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_operators_pass_opcheck(kind: str, monkeypatch) -> None:
     name, changes = CALLS[kind]

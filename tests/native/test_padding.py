@@ -16,7 +16,7 @@ both_passes = pytest.mark.parametrize("most", [0, 64], ids=["packed keys", "keys
 """By the number of queries up to which keys are read where they lie, in calls without gradients."""
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @both_passes
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["none", "terms_all", "txl"])

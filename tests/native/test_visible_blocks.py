@@ -87,7 +87,7 @@ def test_the_kernels_have_the_same_blocks() -> None:
     assert f"NOTHING = {NOTHING}, LOOK = {LOOK}, EVERYTHING = {EVERYTHING};" in text
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(20)
 @every_set
 @some_cases
 @every_mask
@@ -96,7 +96,7 @@ def test_blocks_that_are_left_out(mask: str, name: str, instructions: str, rng: 
     check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(20)
 @every_set
 @some_cases
 @pytest.mark.parametrize("mask", [mask for mask in MASKS if mask != "a mask of lowest numbers"])
@@ -109,7 +109,7 @@ def test_in_small_blocks_of_half_precision(mask: str, name: str, instructions: s
     check(make_subject(CASES[name], setting, dtype), "native", dtype, truth=by_formula)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(9)
 @every_set
 @every_mask
 def test_beside_limits_on_explicit_positions(mask: str, instructions: str, rng, small_blocks) -> None:

@@ -110,7 +110,7 @@ def full(layer: RelativeMultiheadAttention, x: Tensor, where: Where, **keywords:
     return layer(x, is_causal=True, query_position=places, key_position=places, **keywords)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @every_encoding
 @pytest.mark.parametrize("kind", WHERES)
 @pytest.mark.parametrize("grad", [True, False])
@@ -194,7 +194,7 @@ def test_starts_of_runs(rng: np.random.Generator) -> None:
     assert_equal(torch.cat(pieces, dim=1), expected)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @every_encoding
 @pytest.mark.parametrize("kind", WHERES)
 def test_a_rolling_cache_is_a_window(name: str, kind: str, rng: np.random.Generator) -> None:
@@ -207,6 +207,7 @@ def test_a_rolling_cache_is_a_window(name: str, kind: str, rng: np.random.Genera
             assert cache.length <= max_length - 1 + sizes[-1]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", WHERES)
 def test_what_was_truncated_comes_again(kind: str, rng: np.random.Generator) -> None:
     """Speculative decoding: a draft is taken back, its tokens stood elsewhere."""
@@ -220,6 +221,7 @@ def test_what_was_truncated_comes_again(kind: str, rng: np.random.Generator) -> 
             assert_equal(decode(layer, x[:, length:], [2, LENGTH - length - 2], cache, where), whole[:, length:])
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("kind", WHERES)
 def test_what_was_forgotten_is_gone(kind: str, rng: np.random.Generator) -> None:
     layer, x, where = layer_of("all of them"), inputs(), WHERES[kind](rng)
@@ -251,6 +253,7 @@ def test_rows_of_a_batch_move(kind: str, rng: np.random.Generator) -> None:
         assert_equal(found, full(layer, x[index], moved)[:, 6:])
 
 
+@pytest.mark.one_in(4)
 @every_encoding
 def test_a_memory_is_what_it_is_without_a_cache(name: str, rng: np.random.Generator) -> None:
     """remember: the memory stands on a grid, the queries on its cells or anywhere."""

@@ -268,6 +268,7 @@ def streamed(
     return torch.cat(outputs, dim=1)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("left", "right"), [(4, 1), (3, 2), (0, 3), (8, 3), (3, 0)])
 def test_chunked_limited_in_one_pass_and_chunk_by_chunk(left: int, right: int, rng: np.random.Generator) -> None:
     """NeMo's chunked_limited as a mask, as a batch of chunks, and as a stream through a cache that forgets."""
@@ -292,6 +293,7 @@ def test_chunked_limited_in_one_pass_and_chunk_by_chunk(left: int, right: int, r
     assert_theirs(folded.unflatten(0, (2, chunks)).flatten(1, 2)[:, :length], x, checkpoint, dropped)
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("left", "right"), [(3, 0), (4, 2), (0, 2), (5, 1)])
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_regular_contexts_chunk_by_chunk(left: int, right: int, size: int, rng: np.random.Generator) -> None:

@@ -74,6 +74,7 @@ def masks() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
 
 
+@pytest.mark.one_in(3)
 @every_form
 @pytest.mark.parametrize("mask", masks())
 def test_outputs_and_gradients_are_torch_s(form: str, mask: str) -> None:

@@ -133,6 +133,7 @@ def layer_and_chunks(*lengths: int) -> tuple[RelativeMultiheadAttention, list[Te
 MODES = {"no_grad": torch.no_grad, "inference": torch.inference_mode, "grad": torch.enable_grad}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("first", MODES)
 @pytest.mark.parametrize("second", MODES)
 @pytest.mark.parametrize("third", MODES)

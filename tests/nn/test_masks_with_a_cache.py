@@ -61,6 +61,7 @@ def test_segments_in_a_pair(max_length: int | None) -> None:
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("max_length", EITHER)
 @pytest.mark.parametrize("size", [(2, 4, LENGTH, LENGTH), (LENGTH, LENGTH), (2, 1, LENGTH, 1), (LENGTH,)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float64], ids=str)

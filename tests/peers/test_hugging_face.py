@@ -32,7 +32,7 @@ from tests.peers.compare import Arrays, Function, assert_same_numbers, everythin
 pytest_plugins = ["tests.contract.fresh"]
 
 every_model = pytest.mark.parametrize("name", CASES)
-one_in_six = pytest.mark.one_in(6)  # the others are slow: there are over a hundred models
+a_few_models = pytest.mark.one_in(24)  # the others are slow: there are over a hundred models
 LAYERS = 2
 DRAWS = 5
 GENERATION: dict[str, dict[str, Any]] = {
@@ -94,7 +94,7 @@ def cancelling(case: Case, arrays: Arrays) -> dict[str, str]:
     }
 
 
-@one_in_six
+@a_few_models
 @every_model
 def test_outputs_and_gradients(name: str, rng: np.random.Generator) -> None:
     case, model = CASES[name], made(name)
@@ -139,7 +139,7 @@ def without_kinks(model: nn.Module) -> nn.Module:
     return model
 
 
-@one_in_six
+@a_few_models
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.checkpoints])
 def test_gradient_checkpointing(name: str, rng: np.random.Generator) -> None:
     """Every layer computed again in the backward pass: the same gradients, bit by bit."""
@@ -185,7 +185,7 @@ def checkpointed(model: nn.Module) -> list[str]:
     return calls
 
 
-@one_in_six
+@a_few_models
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dropout])
 def test_dropout(name: str, rng: np.random.Generator) -> None:
     """Attention's dropout alone: drawn by torch's seed, with the model's own probability, and not in evaluation."""
@@ -241,7 +241,7 @@ def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float, res
     return set(seen[:evaluated])
 
 
-@one_in_six
+@a_few_models
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.attentions])
 def test_attentions(name: str, rng: np.random.Generator) -> None:
     """output_attentions=True: the same weights of every layer, rows of padding apart."""
@@ -298,7 +298,7 @@ def looks_like_weights(x: object) -> bool:
     return isinstance(x, Tensor) and x.dim() == 4 and x.shape[0] == BATCH
 
 
-@one_in_six
+@a_few_models
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.generates])
 @pytest.mark.parametrize("how", GENERATION)
 def test_generation(name: str, how: str, rng: np.random.Generator) -> None:
@@ -314,7 +314,7 @@ def test_generation(name: str, how: str, rng: np.random.Generator) -> None:
     assert found[0].shape[1] > 1
 
 
-@one_in_six
+@a_few_models
 @every_model
 def test_checkpoints_are_interchangeable(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
     """The same names, shapes and numbers before and after, saved and loaded either way, and pickled."""
@@ -360,7 +360,7 @@ Inkling 2 Loop copies tensors.
 """
 
 
-@pytest.mark.one_in(50)
+@pytest.mark.slow
 @every_model
 def test_compiled(name: str, rng: np.random.Generator) -> None:
     """In one graph where the original compiles into one, else in several; the numbers stay."""
@@ -383,7 +383,7 @@ def test_compiled(name: str, rng: np.random.Generator) -> None:
     torch._dynamo.reset()
 
 
-@one_in_six
+@a_few_models
 @every_model
 def test_unpatch(name: str, rng: np.random.Generator) -> None:
     """Classes, configuration and attributes are what they were."""

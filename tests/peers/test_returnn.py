@@ -132,6 +132,7 @@ def test_rel_pos_self_attention(variant: str, rng: np.random.Generator) -> None:
     assert_same_numbers(partial(ours, variant), peer, arrays(variant), TERMS)
 
 
+@pytest.mark.one_in(4)
 @every_variant
 def test_rel_pos_self_attention_of_padded_sequences(variant: str, rng: np.random.Generator) -> None:
     """The second sequence ends three frames early; what stands behind its end is nobody's answer."""
@@ -145,12 +146,14 @@ def test_rel_pos_self_attention_of_padded_sequences(variant: str, rng: np.random
     assert_same_numbers(lambda a: frames(ours(variant, a, key_mask=kept)), peer, arrays(variant), TERMS)
 
 
+@pytest.mark.one_in(4)
 @every_variant
 def test_rel_pos_causal_self_attention(variant: str, rng: np.random.Generator) -> None:
     peer = run_peer(rf.RelPosCausalSelfAttention, variant, Module.whole)
     assert_same_numbers(partial(ours, variant, is_causal=True), peer, arrays(variant), TERMS)
 
 
+@pytest.mark.one_in(4)
 @every_variant
 @pytest.mark.parametrize(
     "chunks",

@@ -53,6 +53,7 @@ def the_same_from_an_offset(peer: TheirRotary, query: Tensor, key: Tensor) -> tu
     return peer.rotate_queries_or_keys(query, offset=offset), peer.rotate_queries_or_keys(key)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(
     ("rotate_both", "queries", "query_position"),

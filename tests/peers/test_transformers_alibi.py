@@ -93,6 +93,7 @@ def mpt_arrays(width: int) -> dict[str, Tensor]:
 PEERS = {"Bloom": (of_bloom, bloom_weights, bloom_arrays), "MPT": (of_mpt, mpt_weights, mpt_arrays)}
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("padded", ["none", "left", "right"])
 @pytest.mark.parametrize("num_heads", [2, 3, 4, 6])
 @pytest.mark.parametrize(("peer", "converted", "drawn"), PEERS.values(), ids=PEERS)

@@ -87,6 +87,7 @@ PEERS = {"Gemma 2": (of_gemma2, gemma2_ours, False), "gpt-oss": (of_gpt_oss, gpt
 TERMS = longest_sum(B, LENGTH, LENGTH, WIDTH, HEAD_DIM)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("backend", ["dense", "blocks"])
 @pytest.mark.parametrize(("peer", "mine", "sinks"), PEERS.values(), ids=PEERS)
 def test_whole_attention(

@@ -93,6 +93,7 @@ def compare(
 # --- Swin
 
 
+@pytest.mark.one_in(2)
 @every_backend
 @pytest.mark.parametrize("shifted", [False, True])
 def test_swin(backend: str, shifted: bool) -> None:
@@ -140,6 +141,7 @@ def pair_by_pair(encoding: RelativeEncoding, places: dict, length: int) -> Tenso
 # --- Swin V2
 
 
+@pytest.mark.one_in(4)
 @every_backend
 @pytest.mark.parametrize(("sizes", "pretrained"), [((3, 3), (0, 0)), ((2, 3), (4, 5))], ids=str)
 def test_swin_v2(backend: str, sizes: tuple[int, int], pretrained: tuple[int, int]) -> None:
@@ -215,6 +217,7 @@ def test_beit_s_tables_of_another_grid(before: tuple[int, int], after: tuple[int
 # --- SAM
 
 
+@pytest.mark.one_in(2)
 @every_backend
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 4)], ids=str)
 def test_sam(backend: str, sizes: tuple[int, int]) -> None:

@@ -85,6 +85,7 @@ def test_relative_position_bias(causal: bool, rng: np.random.Generator) -> None:
     assert_same_numbers(ours, peer, arrays(embedding=(buckets, HEADS)), TERMS)
 
 
+@pytest.mark.one_in(3)
 @causality
 @pytest.mark.parametrize("heads", [2, 3, 12])
 def test_alibi_positional_bias(heads: int, causal: bool, rng: np.random.Generator) -> None:
@@ -104,6 +105,7 @@ def test_alibi_slopes() -> None:
         torch.testing.assert_close(theirs, torch.from_numpy(alibi_slopes(heads)), rtol=2.0**-23, atol=0.0)
 
 
+@pytest.mark.one_in(3)
 @causality
 @pytest.mark.parametrize(("dim", "factor"), [(WIDTH, 1.0), (4, 1.0), (WIDTH, 3.0)])
 def test_rotary_embedding(dim: int, factor: float, causal: bool, rng: np.random.Generator) -> None:

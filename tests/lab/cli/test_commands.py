@@ -150,6 +150,7 @@ def test_whom_to_tell(data, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_paper_is_reproduced_and_its_models_meet_longer_windows(data, tmp_path):
     out = tmp_path / "out"
     asked = ["reproduce", "jsb", "--data", data, "--out", out]

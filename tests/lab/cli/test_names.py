@@ -21,7 +21,7 @@ def compare(data: Path, out: Path) -> tuple[int, str, str]:
     return call("compare", "--data", data, "--encodings", "none", "--steps", 1, "--out", out, *SMALL)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MARKUP)
 def test_a_folder_named_like_markup(name: str, tmp_path: Path) -> None:
     data, out = write_data(tmp_path / f"{name.replace('/', '')}.json"), tmp_path / name

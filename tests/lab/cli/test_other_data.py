@@ -42,6 +42,7 @@ def composed(folder, out, *arguments):
     return printed, {path.suffix: path for path in out.iterdir()}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("source", "name", "says"),
     [
