@@ -5,10 +5,10 @@ from __future__ import annotations
 import cProfile
 import ctypes
 import os
+import resource
 import statistics
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -18,36 +18,43 @@ import torch
 import torch.nn.functional as F
 
 import relattn.hf
-from measure.frames import FOLDER, attention
+from measure.frames import Answer, attention
 from measure.studies import instructions, layer_decoding
-from measure.studies.parts import LIBRARIES, Share, by_library, by_part, kernel, largest, shares_of
+from measure.studies.parts import LIBRARIES, Share, by_library, by_part, kernel, shares_of
 from measure.studies.study import Figures, Study, figures_of, quartiles, table
 from relattn.backends.cpu import operator, rotation
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.cli.bench.timing import Spread
 
 HEADS, WIDTH, LENGTH, HELD = 8, 64, 16, 1023
-ROUNDS, CALLS = 301, 2
+ROUNDS = 301
 LEAST = 1.0
 """The percentage of some call from which on a part or a file has a row."""
-QUIET = 0.5
-"""The most processes that want to run on a quiet machine."""
 SETTING = (
-    f"B = 1, H = {HEADS}, D = {WIDTH}, float32, one thread. Small, step and triton: causal, {LENGTH} positions, "
-    "`RelativeEmbedding` with a row for every offset; `step` is forward and backward; `triton` is a forward call whose "
-    "tensors are on the CPU, and the driver does nothing. Beside them PyTorch's attention of that shape on the CPU. "
-    f"Token: one token through a layer with ALiBi and its cache of {HELD + 1:,} keys, beside the layer by hand of the "
-    f"study of decoding. T5: the attention of a patched T5-small encoder's first layer, {LENGTH} tokens, beside the "
-    f"layer as it was. All but the step without gradients. Medians with quartiles of {ROUNDS} rounds in one process: "
-    f"in each {CALLS} calls, {CALLS} of what stands beside it, and {CALLS} by cProfile, whose cost is taken off."
+    f"B = 1, H = {HEADS}, D = {WIDTH}, float32, one thread, no gradients but in `step`. `small`: causal, {LENGTH} "
+    "positions, `RelativeEmbedding` with a row for every offset. `step`: the same with its gradients. `triton`: the "
+    "same as `small` by the Triton backend, with tensors on the CPU, up to a driver that does nothing. Beside these "
+    "three stands PyTorch's attention of that shape on the CPU. `token`: one token through a layer with ALiBi and its "
+    f"cache of {HELD + 1:,} keys, beside the layer by hand of the study of decoding. `t5`: the attention of the first "
+    f"layer of T5-small's encoder, {LENGTH} tokens, patched beside unpatched. Medians with quartiles of {ROUNDS} "
+    "rounds in one process: in each the call, what stands beside it, and the call under cProfile. Each comes after a "
+    "call like it, and is repeated until no other process takes the processor."
 )
+SHARES = (
+    "Time, per cent of the call: medians, divided by their sum. A function has the time that it takes itself. A "
+    "function of C counts for its caller unless it is PyTorch's; so an operator or an attribute of a tensor counts for "
+    "the file that has it. Generated Python makes dataclasses and named tuples, and opens the arguments of Triton's "
+    "kernels. What cProfile takes itself is subtracted by the number of functions entered. What is below "
+    f"{LEAST:g} % in every call is added up in the last row:\n"
+)
+Call = Callable[[], object]
 
 
 class Pair(NamedTuple):
     """A call, and what stands beside it."""
 
-    ours: Callable[[], object]
-    beside: Callable[[], object]
+    ours: Call
+    beside: Call
 
 
 def small(backend: str = "native") -> Pair:
@@ -69,7 +76,7 @@ def token() -> Pair:
     """A token of a decoder."""
     one = torch.randn(1, 1, HEADS * WIDTH)
     layer, by_hand = layer_decoding.layer("alibi", 1, HELD, one.dtype), layer_decoding.by_hand(1, HELD, one.dtype)
-    return Pair(lambda: layer(one), lambda: by_hand(one))
+    return Pair(partial(layer, one), partial(by_hand, one))
 
 
 def t5() -> Pair:
@@ -86,21 +93,18 @@ def t5() -> Pair:
 
 
 CASES = {"small": small, "step": step, "token": token, "triton": partial(small, "triton"), "t5": t5}
-INSTRUCTIONS, WHERE = "instructions", "where"
+LOAD, INSTRUCTIONS = "load", "instructions"
 
 
 def study(name: str) -> Study:
     """Every case, then the instructions of all."""
-    measurements = {WHERE: where} | {case: partial(measured, case) for case in CASES} | {INSTRUCTIONS: counted}
+    measurements = {LOAD: load} | {case: partial(measured, case) for case in CASES} | {INSTRUCTIONS: counted}
     return Study(SETTING, measurements, markdown, threads=1, packages=("torch", "transformers", "triton"))
 
 
-def where() -> Figures:
-    """The commit that last changed relattn, and how many processes the machine had to run."""
-    log = subprocess.run(
-        ["git", "log", "-1", "--format=%h", "--", FOLDER], cwd=FOLDER, check=True, capture_output=True, text=True
-    )
-    return {"commit": log.stdout.strip(), "load": round(os.getloadavg()[0], 1)}
+def load() -> Figures:
+    """How many processes wanted to run, on average over the last minute."""
+    return {"processes": round(os.getloadavg()[0], 1)}
 
 
 @contextmanager
@@ -116,9 +120,9 @@ def prepared(case: str) -> Iterator[Pair]:
     run = {name: partial(kernel, getattr(native, name)) for name in ("forward", "backward", "few", "rotate")}
     seen = cache(lambda: native._replace(**run))
     with (
-        patch.object(driver, "_active", NoDriver()),
-        patch.object(operator, "kernels", seen),
+        patch.object(operator, "kernels", seen),  # every module that runs kernels, by the name it has for them
         patch.object(rotation, "kernels", seen),
+        patch.object(driver, "_active", NoDriver()),
         patch.object(reasons, "of_the_place", lambda device, index: []),
         torch.set_grad_enabled(case == "step"),
     ):
@@ -126,44 +130,56 @@ def prepared(case: str) -> Iterator[Pair]:
 
 
 def measured(case: str, rounds: int = ROUNDS) -> Figures:
-    """Microseconds, the ratio to what stands beside it, the same of the profiled call, and percentages of the parts."""
+    """Microseconds, the ratio to what stands beside it, the same of the profiled call, and percentages of the files."""
+    profile = cProfile.Profile()
     with prepared(case) as pair:
         for call in pair * 2:  # the first fill what later calls find
             call()
-        found = [_round(pair) for _ in range(rounds)]
-    microseconds, ratio, slower, files = zip(*found, strict=True)
-    return {
-        "microseconds": _spread(microseconds),
-        "ratio": _spread(ratio),
-        "slower": _spread(slower),
-        "parts": _percentages(list(map(by_part, files)), statistics.median(slower)),
-        "files": _percentages(files, statistics.median(slower)),
+        microseconds, ratio, slower, stats = zip(*(_round(pair, profile) for _ in range(rounds)), strict=True)
+    shares = [shares_of(*both) for both in stats]
+    times = {"microseconds": microseconds, "ratio": ratio, "slower": slower}
+    typical = statistics.median(slower)
+    files = {
+        file: Spread.of([one.get(file, Share()).percent(typical) for one in shares]) for file in set().union(*shares)
+    }
+    whole = sum(spread.median for spread in files.values()) / 100
+    return {name: figures_of(Spread.of(list(sample))) for name, sample in times.items()} | {
+        "files": {file: figures_of(spread, whole) for file, spread in sorted(files.items())}
     }
 
 
-def _percentages(rounds: Sequence[Mapping[str, Share]], slower: float) -> dict[str, list[float]]:
-    """Of what is in every round."""
-    names = sorted(set.intersection(*map(set, rounds)))
-    return {name: _spread([one[name].percent(slower) for one in rounds]) for name in names}
+def _round(pair: Pair, profile: cProfile.Profile) -> tuple[float, float, float, tuple[list, list]]:
+    ours, beside = (_alone(_seconds, call) for call in pair)
+    profiled, stats = _alone(partial(_profiled, profile), pair.ours)
+    return ours * 1e6, ours / beside, profiled / ours, stats
 
 
-def _spread(sample: Iterable[float]) -> list[float]:
-    return figures_of(Spread.of(list(sample)))
-
-
-def _round(pair: Pair) -> tuple[float, float, float, dict[str, Share]]:
-    ours, beside = map(_seconds, pair)
-    profile = cProfile.Profile()
-    profile.enable()
-    profiled = _seconds(pair.ours)
-    profile.disable()
-    return ours / CALLS * 1e6, ours / beside, profiled / ours, shares_of(profile)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    for _ in range(CALLS):
+def _alone(run: Callable[[Call], Answer], call: Call) -> Answer:
+    """Right after a call; repeated until no other process takes the processor meanwhile."""
+    while True:
         call()
+        before = _interruptions()
+        answer = run(call)
+        if _interruptions() == before:
+            return answer
+
+
+def _interruptions() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
+def _profiled(profile: cProfile.Profile, call: Call) -> tuple[float, tuple[list, list]]:
+    """With the profile before and after: one that knows the functions takes less time than a new one."""
+    before = profile.getstats()
+    profile.enable()
+    seconds = _seconds(call)
+    profile.disable()
+    return seconds, (before, profile.getstats())
+
+
+def _seconds(call: Call) -> float:
+    start = time.perf_counter()
+    call()
     return time.perf_counter() - start
 
 
@@ -179,31 +195,33 @@ def run() -> None:
 
 def counted() -> Figures:
     """Instructions of each call and of what stands beside it, by library."""
-    dumps = instructions.dumps("call", __name__)
-    found = {name: by_library(dump) for dump in dumps for name, _ in instructions.ROW.findall(dump)}
+    found = {
+        name: by_library(dump)
+        for dump in instructions.dumps("call", __name__)
+        for name, _ in instructions.ROW.findall(dump)
+    }
     return {name: {library: count // instructions.CALLS for library, count in of.items()} for name, of in found.items()}
 
 
 def markdown(figures: Mapping[str, Figures]) -> str:
     """Times, the parts of the time, the largest files, and the instructions; one column for each call."""
-    place, found = figures[WHERE], [figures[case] for case in CASES]
+    found = [figures[case] for case in CASES]
+    medians = [{file: median for file, (median, *_) in one["files"].items()} for one in found]
+    widest = max(upper - lower for one in found for _, lower, upper in one["files"].values())
     ours, beside = ([figures[INSTRUCTIONS][f"{case} {which}"] for case in CASES] for which in Pair._fields)
     totals, others = ([sum(one.values()) for one in each] for each in (ours, beside))
-    busy = place["load"] > QUIET
     columns = {"": "---"} | dict.fromkeys(CASES, "---:")
     times = {"microseconds": "microseconds", "/ what stands beside it": "ratio", "with cProfile / without": "slower"}
     return "\n".join([
-        f"The code is that of commit {place['commit']}. In the minute before, {place['load']} processes wanted to run: "
-        + ("the machine was busy, so there are too many microseconds, and ratios are less certain. " * busy)
-        + ("the machine was quiet. " * (not busy))
-        + "Instructions do not depend on it.\n",
+        f"In the minute before, {figures[LOAD]['processes']} processes wanted to run. The more there are, the more "
+        "often the call finds caches emptied: microseconds are too many then. Instructions do not depend on it.\n",
         table(columns, [[title, *(quartiles(one[key]) for one in found)] for title, key in times.items()]),
-        f"Time, per cent of the call. What is below {LEAST:g} % in every call is added up in the last row:\n",
-        table(columns, percentages([one["parts"] for one in found])),
-        "The same by file of relattn:\n",
-        table(columns, percentages([one["files"] for one in found])),
-        "Instructions, and per cent of them by the library that has them. Valgrind does not support AVX-512, so the "
-        "kernels for AVX2 run:\n",
+        SHARES,
+        table(columns, percentages(list(map(by_part, medians)))),
+        f"The same by file of relattn. The quartiles of a file lie at most {widest:.1f} apart:\n",
+        table(columns, percentages(medians)),
+        "Instructions, and per cent of them by the library that has them; libc's are those of memory that anyone fills "
+        "or frees, the kernels too. Valgrind does not support AVX-512, so the kernels for AVX2 run:\n",
         table(columns, [
             ["thousands", *(f"{total / 1e3:,.0f}" for total in totals)],
             ["/ what stands beside it", *(f"{a / b:.2f}" for a, b in zip(totals, others, strict=True))],
@@ -213,19 +231,15 @@ def markdown(figures: Mapping[str, Figures]) -> str:
     ])  # fmt: skip
 
 
-def percentages(columns: Sequence[Mapping[str, Sequence[float]]]) -> list[list[str]]:
-    """The rows of a table of percentages with quartiles."""
-    names = largest({name: found[0] for name, found in column.items()} for column in columns)
-    shown = [name for name in names if max(column.get(name, [0.0])[0] for column in columns) >= LEAST]
-    rest = [sum(found[0] for name, found in column.items() if name not in shown) for column in columns]
+def percentages(columns: Sequence[Mapping[str, float]]) -> list[list[str]]:
+    """The rows of a table of percentages, the largest first."""
+    names = {name for column in columns for name, found in column.items() if found >= LEAST}
+    shown = sorted(names, key=lambda name: (-sum(column.get(name, 0.0) for column in columns), name))
+    rest = [sum(found for name, found in column.items() if name not in names) for column in columns]
     return [
-        *([name, *(_percentage(column.get(name)) for column in columns)] for name in shown),
+        *([name, *(f"{column[name]:.1f}" if name in column else "" for column in columns)] for name in shown),
         ["all others", *(f"{one:.1f}" for one in rest)],
     ]
-
-
-def _percentage(found: Sequence[float] | None) -> str:
-    return "" if found is None else "{:.1f} [{:.1f} {:.1f}]".format(*found)
 
 
 if __name__ == "__main__":

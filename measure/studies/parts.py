@@ -1,16 +1,15 @@
-"""The parts of a call: what of its time, as cProfile finds it, and of its instructions, as callgrind does, is whose.
+"""The parts of a call: how much of its time each takes, by cProfile, and of its instructions, by callgrind.
 
-The time of a function is what it takes itself. A function of C that is not PyTorch's belongs to its caller, and so does
-a function without a file, as a dataclass has; what that calls in C is left out. The profiler takes its own time when a
-function is entered: half of it counts for the function and half for its caller.
+The profiler sees functions and gives each the time that it takes itself. A function of C that is not PyTorch's counts
+for its caller, and so does what is no call: an operator between tensors, an attribute. The profiler takes time of its
+own when a function is entered: half of it lies in the function and half in its caller.
 """
 
 from __future__ import annotations
 
-import cProfile
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -20,25 +19,25 @@ import torch
 from measure.frames import FOLDER
 from relattn.backends.cpu.library import FILE
 
-KERNELS, PYTORCH = "the kernels", "PyTorch"
-PYTHON, OTHER_PYTHON, OTHER = "Python", "other libraries' Python", "other libraries"
+KERNELS, PYTORCH, GENERATED = "the kernels", "PyTorch", "generated Python"
+PYTHON, OTHER_PYTHON, OTHER = "Python", "other libraries' Python", "libc and others"
 LIBRARIES = KERNELS, PYTORCH, PYTHON, OTHER
 LARGE = "backends", "equation"
-"""The folders of relattn that have parts of their own."""
-MEASURE, UNSEEN = Path(__file__).parent.parent, "unseen"
+"""The folders of relattn that are several parts."""
+MEASURE, STUDY = Path(__file__).parent.parent, "the study itself"
 OF_PYTORCH = re.compile(r"torch|Tensor|method apply>")
 LIBRARY = re.compile(r"c?ob=\((\d+)\)(?: (.*))?")
 
 
 class Share(NamedTuple):
-    """Of the time of a call with the profiler, and of what makes the profiler take time."""
+    """Of the time of a call under the profiler, and of the profiler's own time in it."""
 
-    time: float
-    events: float
+    time: float = 0.0
+    profiler: float = 0.0
 
     def percent(self, slower: float) -> float:
-        """Of the call without the profiler, with which it takes so many times as long."""
-        return 100 * (slower * self.time - (slower - 1) * self.events)
+        """Of the call without the profiler, under which it takes `slower` times as long."""
+        return 100 * (slower * self.time - (slower - 1) * self.profiler)
 
 
 def kernel(function, call) -> None:
@@ -46,17 +45,20 @@ def kernel(function, call) -> None:
     function(call)
 
 
-def shares_of(profile: cProfile.Profile) -> dict[str, Share]:
-    """By file of relattn; KERNELS, PYTORCH and OTHER_PYTHON are like files."""
-    seconds, events = defaultdict[str, float](float), Counter[str]()
-    for entry in profile.getstats():
+def shares_of(before: list, after: list) -> dict[str, Share]:
+    """By file of relattn, from a profile's statistics before and after a call.
+
+    KERNELS, PYTORCH, GENERATED and OTHER_PYTHON stand like files. What is the study's is left out.
+    """
+    seconds, entered = defaultdict[str, float](float), Counter[str]()
+    for sign, entry in [*((-1, entry) for entry in before), *((1, entry) for entry in after)]:
         file, callees = file_of(entry.code), entry.calls or ()
-        if file not in (None, UNSEEN):
+        if file not in (None, STUDY):
             inside = [callee for callee in callees if file_of(callee.code) is None]
-            seconds[file] += entry.inlinetime + sum(callee.inlinetime for callee in inside)
-            events[file] += sum(one.callcount for one in (entry, *callees, *inside))
+            seconds[file] += sign * sum(one.inlinetime for one in (entry, *inside))
+            entered[file] += sign * sum(one.callcount for one in (entry, *callees, *inside))
     total = sum(seconds.values())
-    return {file: Share(own / total, events[file] / events.total()) for file, own in seconds.items()}
+    return {file: Share(own / total, entered[file] / entered.total()) for file, own in seconds.items()}
 
 
 def file_of(code: CodeType | str) -> str | None:
@@ -65,35 +67,33 @@ def file_of(code: CodeType | str) -> str | None:
         return PYTORCH if OF_PYTORCH.search(code) else None
     path = Path(code.co_filename)
     if path.is_relative_to(MEASURE):
-        return KERNELS if code is kernel.__code__ else UNSEEN
+        return KERNELS if code is kernel.__code__ else STUDY
     if path.is_relative_to(FOLDER):
         return str(path.relative_to(FOLDER))
-    if code.co_filename.startswith("<"):
-        return None
+    if code.co_filename == "<string>":
+        return GENERATED
     return PYTORCH if path.is_relative_to(Path(torch.__file__).parent) else OTHER_PYTHON
 
 
-def by_part(shares: Mapping[str, Share]) -> dict[str, Share]:
+def by_part(files: Mapping[str, float]) -> dict[str, float]:
     """A part is a folder of relattn, or a file that lies in none; the folders of LARGE are divided once more."""
-    found: dict[str, Share] = {}
-    for file, share in shares.items():
+    found = defaultdict[str, float](float)
+    for file, amount in files.items():
         names = file.split("/")
-        part = "/".join(names[: 2 if names[0] in LARGE else 1])
-        before = found.get(part, Share(0.0, 0.0))
-        found[part] = Share(before.time + share.time, before.events + share.events)
+        found["/".join(names[: 2 if names[0] in LARGE else 1])] += amount
     return found
 
 
 def by_library(dump: str) -> Counter[str]:
-    """The instructions that callgrind counted in LIBRARIES."""
-    names: dict[str, str] = {}
+    """The instructions that callgrind counted in each of LIBRARIES."""
+    paths: dict[str, str] = {}
     found: Counter[str] = Counter()
     library, of_a_callee = "", False
     for line in dump.splitlines():
         if named := LIBRARY.match(line):
             number, path = named.groups()
-            names[number] = path or names[number]
-            library = library_of(names[number]) if line.startswith("ob") else library
+            paths[number] = path or paths[number]
+            library = library_of(paths[number]) if line.startswith("ob") else library
         elif line.startswith("calls="):
             of_a_callee = True  # the next line has what the callee took, and the callee's own lines have it too
         elif line[:1] and line[0] in "+-*0123456789":
@@ -109,11 +109,3 @@ def library_of(path: str) -> str:
     if "/torch/" in path:
         return PYTORCH
     return PYTHON if "python" in Path(path).name or "lib-dynload" in path else OTHER
-
-
-def largest(tables: Iterable[Mapping[str, float]]) -> list[str]:
-    """The names in some tables of percentages: the kernels first, then the largest."""
-    sums: Counter[str] = Counter()
-    for one in tables:
-        sums.update(one)  # pyright: ignore[reportArgumentType]
-    return sorted(sums, key=lambda name: (name != KERNELS, -sums[name]))

@@ -1,6 +1,7 @@
 """The study of where a call goes: each part gets its own time and its own instructions."""
 
 import cProfile
+import time
 from typing import Any
 
 import pytest
@@ -8,11 +9,13 @@ import pytest
 from measure.frames import FOLDER
 from measure.studies import call
 from measure.studies.parts import (
+    GENERATED,
     KERNELS,
     OTHER,
     OTHER_PYTHON,
     PYTHON,
     PYTORCH,
+    STUDY,
     Share,
     by_library,
     by_part,
@@ -23,28 +26,33 @@ from measure.studies.parts import (
 from relattn.backends.cpu.library import FILE
 
 
-def test_a_function_has_its_own_time_and_that_of_functions_without_a_file():
-    """Of five equal loops three are the outer file's: its own, and two of what it calls without a file."""
-    loop, made = "n = 0\n while n < 300_000: n += 1\n", {}
+def test_a_function_has_its_own_time_and_that_of_functions_of_c():
+    """Of five equal loops one is generated, two are the inner file's, and two the outer's: a loop, and as long in C."""
+    loop, made = "n = 0\n while n < 300_000: n += 1\n", {"clock": time.perf_counter, "sleep": time.sleep}
     for file, text in {
-        "<string>": f"def nowhere():\n {loop} {loop}",
+        "<string>": f"def generated():\n {loop}",
         FOLDER / "backends/cpu/inner.py": f"def inner():\n {loop} {loop}",
-        FOLDER / "outer.py": f"def outer():\n {loop} nowhere(); inner()",
+        FOLDER / "outer.py": f"def outer():\n start = clock()\n {loop} sleep(clock() - start); generated(); inner()",
     }.items():
         exec(compile(text, str(file), "exec"), made)
     outer: Any = made["outer"]
     profile = cProfile.Profile()
+    profile.runcall(made["inner"])
+    before = profile.getstats()
     profile.runcall(outer)
-    found = shares_of(profile)
-    assert found.keys() == {"outer.py", "backends/cpu/inner.py"}
-    assert found["outer.py"].time == pytest.approx(3 / 5, abs=0.15)
+    found = shares_of(before, profile.getstats())
+    expected = {GENERATED: 1 / 5, "backends/cpu/inner.py": 2 / 5, "outer.py": 2 / 5}
+    assert {file: share.time for file, share in found.items()} == pytest.approx(expected, abs=0.15)
     assert sum(share.time for share in found.values()) == pytest.approx(1.0)
-    assert sum(share.events for share in found.values()) == pytest.approx(1.0)
+    # Halves of what is entered: outer; two clocks and a sleep, whole; generated; inner; outer's halves of these two.
+    assert {file: round(11 * share.profiler) for file, share in found.items()} == {
+        GENERATED: 1, "backends/cpu/inner.py": 1, "outer.py": 9,
+    }  # fmt: skip
 
 
 def test_parts_are_folders_or_files_and_add_up():
-    shares = {"checks/a.py": Share(0.25, 0.5), "checks/b.py": Share(0.25, 0.25), "equation/mask.py": Share(0.5, 0.25)}
-    assert by_part(shares) == {"checks": Share(0.5, 0.75), "equation/mask.py": Share(0.5, 0.25)}
+    files = {"checks/a.py": 25.0, "checks/b.py": 15.0, "equation/mask.py": 50.0, PYTORCH: 10.0}
+    assert by_part(files) == {"checks": 40.0, "equation/mask.py": 50.0, PYTORCH: 10.0}
 
 
 def test_the_profiler_s_own_time_is_taken_off():
@@ -57,9 +65,9 @@ def test_the_profiler_s_own_time_is_taken_off():
     ("code", "file"),
     [
         (kernel.__code__, KERNELS),
-        (file_of.__code__, "unseen"),
+        (file_of.__code__, STUDY),
         (pytest.approx.__code__, OTHER_PYTHON),
-        (compile("", "<string>", "exec"), None),
+        (compile("", "<string>", "exec"), GENERATED),
         ("<built-in method torch.empty>", PYTORCH),
         ("<built-in method builtins.len>", None),
     ],
@@ -93,13 +101,22 @@ def test_every_case_is_divided_and_shown():
     pytest.importorskip("triton", reason="Triton is a package for Linux")
     found = {case: call.measured(case, rounds=3) for case in call.CASES}
     for case, one in found.items():
-        assert (KERNELS in one["parts"]) == (case != "triton")
-        assert {"call.py", "checks", "encodings"} <= one["parts"].keys()
+        medians = {file: median for file, (median, *_) in one["files"].items()}
+        assert (KERNELS in medians) == (case != "triton")
+        assert {"call.py", "checks/autocast.py", "encodings/base.py", PYTORCH, GENERATED} <= medians.keys()
+        assert sum(medians.values()) == pytest.approx(100.0, abs=0.1)
     counts = {f"{case} {which}": {PYTHON: 3000, KERNELS: 1000} for case in call.CASES for which in call.Pair._fields}
-    quiet, busy = (
-        call.markdown(found | {call.WHERE: {"commit": "abc", "load": load}, call.INSTRUCTIONS: counts})
-        for load in (0.1, 2.6)
-    )
-    assert ("was quiet" in quiet, "was busy" in quiet) == ("was busy" in busy, "was quiet" in busy) == (True, False)
-    for row in ("| thousands | 4 |", "| the kernels | 25.0 |", "| Python | 75.0 |", "| backends/cpu |"):
-        assert row in quiet
+    page = call.markdown(found | {call.LOAD: {"processes": 2.6}, call.INSTRUCTIONS: counts})
+    for row in (
+        "before, 2.6 processes",
+        "| thousands | 4 |",
+        "| the kernels | 25.0 |",
+        "| Python | 75.0 |",
+        "| checks |",
+    ):
+        assert row in page
+
+
+def test_what_is_small_in_every_call_is_added_up():
+    rows = call.percentages([{"a": 90.0, "b": 9.5, "c": 0.3, "d": 0.2}, {"a": 60.0, "c": 40.0}])
+    assert rows == [["a", "90.0", "60.0"], ["c", "0.3", "40.0"], ["b", "9.5", ""], ["all others", "0.2", "0.0"]]
