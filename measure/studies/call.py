@@ -44,8 +44,8 @@ SHARES = (
     "Time, per cent of the call: medians, divided by their sum. A function has the time that it takes itself. A "
     "function of C counts for its caller unless it is PyTorch's; so an operator or an attribute of a tensor counts for "
     "the file that has it. Generated Python makes dataclasses and named tuples, and opens the arguments of Triton's "
-    "kernels. What cProfile takes itself is subtracted by the number of functions entered. What is below "
-    f"{LEAST:g} % in every call is added up in the last row:\n"
+    "kernels. What cProfile takes itself is subtracted by the number of functions entered, as if each cost the same: "
+    f"so a small part may come out below zero. What is below {LEAST:g} % in every call is added up in the last row:\n"
 )
 Call = Callable[[], object]
 
