@@ -89,10 +89,10 @@ def frames_of_a_later_call(name: str) -> list[Entered]:
     return frames_of(call)
 
 
-def attention(backend: str) -> Callable[[], torch.Tensor]:
+def attention(backend: str, length: int = LENGTH) -> Callable[[], torch.Tensor]:
     """Causal attention with a row of relative keys for each offset."""
-    encoding = RelativeEmbedding(WIDTH, LENGTH)
-    query, key, value = (torch.randn(1, HEADS, LENGTH, WIDTH, requires_grad=True) for _ in range(3))
+    encoding = RelativeEmbedding(WIDTH, length)
+    query, key, value = (torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
     return lambda: relative_attention(query, key, value, encoding=encoding, is_causal=True, backend=backend)
 
 

@@ -40,6 +40,7 @@ CATALOGUE = {
     "devices": Entry("devices", "Several devices: what a process holds and sends"),
     "first-use": Entry("first_use", "What a first call adds to `import torch`"),
     "instructions": Entry("instructions", "Instructions of a call, counted by callgrind"),
+    "call": Entry("call", "Where the time and the instructions of a call go"),
     "small-numbers": Entry("small_numbers", "What tiny numbers cost, and why blocks use exp2"),
 }
 

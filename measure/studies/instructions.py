@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ SETTING = (
     f"H = {HEADS}, D = {WIDTH}, float32, causal, one thread; a tenth of the count for ten calls after a warm-up. "
     "Valgrind does not support AVX-512, so the kernels for AVX2 run."
 )
-NEEDED = "study: got 'instructions' without {}; expected valgrind, its headers and a C compiler; install them"
+NEEDED = "study: got {!r} without {}; expected valgrind, its headers and a C compiler; install them"
 REQUESTS = """
 #include <valgrind/callgrind.h>
 void start(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
@@ -82,26 +82,35 @@ def counted(name: str, call: Callable[[], None], requests: ctypes.CDLL) -> None:
 def measured() -> Figures:
     """Instructions of a call in millions, by case.
 
+    Raises FileNotFoundError: as `dumps`.
+    """
+    return {
+        name: round(int(total) / CALLS / 1e6, 3)
+        for dump in dumps("instructions", __name__)
+        for name, total in ROW.findall(dump)
+    }
+
+
+def dumps(study: str, module: str) -> Iterator[str]:
+    """What callgrind writes for each case of a module of that study, which runs as a program and counts its cases.
+
     Raises FileNotFoundError: where valgrind, its headers or a C compiler are missing.
     """
     for needed in ("valgrind", "cc"):
         if shutil.which(needed) is None:
-            raise FileNotFoundError(NEEDED.format(needed))
+            raise FileNotFoundError(NEEDED.format(study, needed))
     with tempfile.TemporaryDirectory() as folder:
         library, out = Path(folder, "requests.so"), Path(folder, "out")
         built = ["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"]
         if subprocess.run(built, input=REQUESTS, text=True, capture_output=True).returncode:
-            raise FileNotFoundError(NEEDED.format("valgrind's headers"))
+            raise FileNotFoundError(NEEDED.format(study, "valgrind's headers"))
         environment = os.environ | {
             "REQUESTS": str(library), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
-        subprocess.run([*command, sys.executable, "-m", __name__], env=environment, check=True, capture_output=True)
-        found = {}
+        subprocess.run([*command, sys.executable, "-m", module], env=environment, check=True, capture_output=True)
         for file in sorted(Path(folder).glob("out.*"), key=lambda file: int(file.suffix[1:])):
-            for name, instructions in ROW.findall(file.read_text()):
-                found[name] = round(int(instructions) / CALLS / 1e6, 3)
-        return found
+            yield file.read_text()
 
 
 def study(name: str) -> Study:
