@@ -242,13 +242,8 @@ def forgetting_by_differences(call: dict[str, Tensor], sums: Tensor) -> tuple[Te
     return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ call["value"],)
 
 
-<<<<<<< HEAD
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("layout", ["contiguous", "explicit", "few queries", "few explicit queries"])
-=======
 @pytest.mark.one_in(12)
-@pytest.mark.parametrize("layout", ["runs", "lists", "few queries", "few listed queries"])
->>>>>>> fast
+@pytest.mark.parametrize("layout", ["contiguous", "explicit", "few queries", "few explicit queries"])
 @pytest.mark.parametrize("backend", ["dense", "blocks", "native"])
 def test_digits_of_growing_sums_are_kept(backend: str, layout: str, rng: np.random.Generator) -> None:
     """a_j = -F_j reaches thousands, and S is of size one: added up in float32 it would lose three digits."""

@@ -178,13 +178,8 @@ def test_phi3(start: int, rng) -> None:
     assert_same_numbers(ours, peer, {"key": torch.randn(B, KV_HEADS, LENGTH, HEAD_DIM)}, terms=2)
 
 
-<<<<<<< HEAD
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("given", ["starts", "starts as tensors", "explicit"])
-=======
 @pytest.mark.one_in(8)
-@pytest.mark.parametrize("given", ["starts", "starts as tensors", "lists"])
->>>>>>> fast
+@pytest.mark.parametrize("given", ["starts", "starts as tensors", "explicit"])
 @pytest.mark.parametrize("name", BY_LENGTH)
 def test_decoding_through_a_cache(name: str, given: str, rng) -> None:
     """A prompt of 11, a chunk that crosses the original length, then single tokens: older keys stay as they were."""
