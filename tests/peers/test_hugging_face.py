@@ -223,7 +223,7 @@ def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float, res
     set_attention_dropout(model, p)
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        original = api.request_of
+        original = api.attend
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             *_, encoding, _, _, options = args
@@ -231,7 +231,7 @@ def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float, res
                 seen.append(options.dropout_p)
             return original(*args, **kwargs)
 
-        patch.setattr(api, "request_of", watched)
+        patch.setattr(api, "attend", watched)
         with torch.no_grad():
             model(**{key: x.clone() for key, x in fixed.items()})
             model.eval()
