@@ -57,7 +57,7 @@ class MergingBackend(Backend, Protocol):
 
 @runtime_checkable
 class PreparingBackend(Backend, Protocol):
-    """A backend that can do for a problem, once, what depends on its metadata alone."""
+    """A backend that can do for a problem without masks but limits, once, what depends on its metadata alone."""
 
     def prepared(
         self, problem: Problem, rows: Sequence[tuple[int, int] | None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,20 +56,26 @@ class SdpaBackend:
         yield from reasons_of_dropout(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, None]:
-        """softmax(scale * q . k + causal) @ v."""
+        """softmax(scale * q . k + mask) @ v."""
         output = F.scaled_dot_product_attention(
-            problem.query,
-            problem.key,
-            problem.value,
-            attn_mask=problem.mask.pairs,
-            dropout_p=problem.dropout_p,
-            is_causal=problem.mask.limits_positions(),
-            scale=problem.scale,
-            enable_gqa=not statically_true(
-                problem.query.shape[1] == problem.key.shape[1]
-            ),  # a bool, also of open numbers
+            *problem[:3], attn_mask=problem.mask.pairs, dropout_p=problem.dropout_p, **_flags(problem)
         )
         return output.to(problem.output_dtype), None
+
+    def prepared(self, problem: Problem, rows: object) -> Callable[..., Tensor]:
+        """PyTorch's attention without a mask of pairs and without dropout."""
+        flags = _flags(problem)
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, *absent: None) -> Tensor:
+            return F.scaled_dot_product_attention(query, key, value, **flags)
+
+        return attend
+
+
+def _flags(problem: Problem) -> dict[str, Any]:
+    """Causality, scale, and whether query heads share key heads: a bool, also of open numbers."""
+    shares = not statically_true(problem.query.shape[1] == problem.key.shape[1])
+    return {"is_causal": problem.mask.limits_positions(), "scale": problem.scale, "enable_gqa": shares}
 
 
 def _is_plain_causal(problem: Problem) -> bool:
