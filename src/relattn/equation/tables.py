@@ -23,7 +23,7 @@ BEYOND = get_args(Beyond)
 
 def wide(values: Tensor) -> Tensor:
     """The dtype of sums: float32 for a narrower dtype, unchanged otherwise."""
-    return values if values.dtype == torch.float64 else values.to(torch.float32)
+    return values if values.dtype in (torch.float64, torch.float32) else values.to(torch.float32)
 
 
 def gather_rows(values: Float[Tensor, "H R *F"], index: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *F"]:

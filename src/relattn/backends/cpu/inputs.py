@@ -121,8 +121,13 @@ def without_padding(problem: Problem, *, forward: bool) -> Problem:
 def rows_of(tensor: Tensor, lanes: int = LANES, dtype: torch.dtype = torch.float32) -> Tensor:
     """[..., width], the last axis contiguous, with zeros up to a multiple of `lanes`. The kernels read the numbers as
     they lie in memory: a lazy negation of torch is carried out.
+
+    It asks first: an operation that changes nothing takes longer than the question.
     """
-    tensor = tensor.to(dtype).resolve_neg()
+    if tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
     if spare := -tensor.shape[-1] % lanes:
         tensor = torch.nn.functional.pad(tensor, (0, spare))
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -50,7 +50,7 @@ def rotate(
     if features.stride(3) != 1 or features.is_neg():
         features = features.resolve_neg().contiguous()
     cos, sin = cos.contiguous(), sin.contiguous()
-    turned = torch.empty(features.shape, dtype=features.dtype, device="cpu")
+    turned = features.new_empty(features.shape)
     batch, heads, length, width = features.shape
     call = STRUCT.pack(
         features.data_ptr(), *features.stride()[:3], turned.data_ptr(), cos.data_ptr(), sin.data_ptr(),
@@ -59,4 +59,4 @@ def rotate(
         torch.get_num_threads() if features.numel() >= MIN_PARALLEL_NUMEL else 1,
     )  # fmt: skip
     native.rotate(call)
-    return turned.to(dtype)
+    return turned if turned.dtype == dtype else turned.to(dtype)
