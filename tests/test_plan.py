@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from relattn import (
     plan,
     relative_attention,
 )
+from relattn.encodings.base import EncodingSum
 
 HEADS, WIDTH = 4, 16
 ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding | None]] = {
@@ -68,7 +70,7 @@ CHANGES: dict[str, list[Any]] = {
     "records": [False, True],
     "is_causal": [True, False, 1, None],
     "window": [None, (3, 0), (3, None), (True, 0), (3.0, 0), [3, 0], (3,), (-1, 0)],
-    "scale": [None, 0.5, 1, True, float("nan"), "1"],
+    "scale": [None, 0.5, 1, 0.0, -0.0, True, float("nan"), "1"],
     "softcap": [None, 5.0, 5, True, 0.0],
     "query_position": [0, 3, np.int64(3), True, -2, torch.tensor(3), 2**61],
     "key_position": [0, 2, False],
@@ -108,12 +110,11 @@ def same(found: Any, expected: Any) -> bool:
     """To the bit, also NaN."""
     if not isinstance(found, Tensor) or not isinstance(expected, Tensor):
         return type(found) is type(expected) and found == expected
-    alike = found.dtype == expected.dtype and found.shape == expected.shape and found.stride() == expected.stride()
-    return (
-        alike
-        and found.requires_grad == expected.requires_grad
-        and torch.equal(found.nan_to_num(), expected.nan_to_num())
-    )
+    flags, others = ((one.dtype, one.stride(), one.requires_grad) for one in (found, expected))
+    if flags != others:
+        return False
+    numbers = (found.nan_to_num(), expected.nan_to_num())
+    return torch.equal(*numbers) and torch.equal(*(one.signbit() for one in numbers))
 
 
 def tensors_of(spec: dict[str, Any]) -> list[Tensor]:
@@ -247,6 +248,54 @@ def test_an_encoding_that_fits_no_more_is_refused_in_its_own_words() -> None:
             relative_attention(query, query, query, is_causal=True, encoding=encoding)
 
 
+class Kept(nn.Parameter):
+    """A parameter of a kind of its own."""
+
+
+class Counting(RelativeEncoding):
+    """A table with the number of its call in it, which raises in the fourth."""
+
+    def __init__(self, kind: type[nn.Parameter]) -> None:
+        super().__init__()
+        self.kind, self.calls = kind, 0
+
+    def terms(self, query: Tensor, key: Tensor, positions: Any) -> relattn.ScoreTerms:
+        self.calls += 1
+        if self.calls == 4:
+            raise RuntimeError("the fourth call")
+        rows = self.kind(torch.full((1, 9, query.shape[3]), float(self.calls)), requires_grad=False)
+        return relattn.ScoreTerms(relative_keys=relattn.OffsetTable(rows, -4, "clamp"))
+
+
+class TwiceAsLarge(EncodingSum):
+    """A sum with terms of its own, which a call does not ask: it asks the operands."""
+
+    def terms(self, query: Tensor, key: Tensor, positions: Any) -> relattn.ScoreTerms:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, Kept])
+def test_an_encoding_is_asked_once_in_every_call(kind: type[nn.Parameter]) -> None:
+    """Also where its terms can have no plan, and where it raises."""
+    query, encoding, hooked = torch.randn(1, HEADS, 12, WIDTH), Counting(kind), []
+    encoding.register_forward_pre_hook(lambda module, given: hooked.append([type(one) for one in given]))
+    for number in range(1, 7):
+        another = Counting(kind)
+        another.calls = number - 1
+        call = partial(relative_attention, query, query, query)
+        expected = without_plans(partial(answer, partial(call, encoding=another)))
+        assert same(answer(partial(call, encoding=encoding)), expected)
+        assert encoding.calls == number == len(hooked)
+    assert all(given == hooked[0] for given in hooked)
+
+
+def test_a_sum_of_another_class_is_a_sum() -> None:
+    query, encoding = torch.randn(1, HEADS, 12, WIDTH), TwiceAsLarge(T5Bias(HEADS), AlibiBias(HEADS))
+    for _ in range(3):
+        found = relative_attention(query, query, query, encoding=encoding)
+        assert same(found, without_plans(lambda: relative_attention(query, query, query, encoding=encoding)))
+
+
 def changed_modules() -> Iterator[tuple[str, nn.Module]]:
     """A table whose numbers, memory, rule or dtype have changed."""
     encoding: Any = RelativeEmbedding(WIDTH, 12, num_heads=HEADS)
@@ -327,7 +376,10 @@ def test_plans_are_bounded_and_hold_no_tensor() -> None:
     left, seen = [plan.KNOWN], set[int]()
     while left:
         one = left.pop()
-        if id(one) in seen or isinstance(one, (type, types.ModuleType, types.FunctionType)):
+        if id(one) in seen or isinstance(one, (type, types.ModuleType)):
+            continue
+        if isinstance(one, types.FunctionType):
+            left += [cell.cell_contents for cell in one.__closure__ or ()]
             continue
         seen.add(id(one))
         assert not isinstance(one, Tensor)

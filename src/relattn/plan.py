@@ -2,16 +2,15 @@
 
 Metadata are shapes, strides, dtypes, flags, numbers that are no tensors, and settings of the process: whatever is read
 until the kernel starts. No value of a tensor is read. A plan holds no tensor and no address, so nothing needs to tell
-it that a module has changed: the encoding is lowered in every call, and its tables' metadata are in the key.
+it that a module has changed: the encoding is lowered in every call, once, and its tables' metadata are in the key.
 
-A call that something watches, or that has a mask, a key bias, sinks, dropout or explicit positions, has no plan; nor
-has one on another device than a CPU.
+A call has a plan where nothing watches it, its tensors are ordinary ones [B, H, L, D] on a CPU, its positions are
+starts, and it has no mask but causality and window, no key bias, no sinks, no dropout, and no terms of the caller's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -19,11 +18,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.base import Backend, PreparingBackend
-from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.select import select
 from relattn.call import NOTHING, Options, Request, request, request_of
 from relattn.checks.dtensors import ORDINARY
-from relattn.encodings.base import ON_SEQUENCE, EncodingSum, RelativeEncoding, lower, prepare, terms_of
+from relattn.encodings.base import RelativeEncoding, lower, prepare
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Part, Problem
 from relattn.equation.tables import OffsetTable
@@ -96,7 +94,6 @@ class Known(NamedTuple):
 
 KNOWN: dict[Hashable, Known] = {}
 """By what is read of a call before its encoding is asked."""
-_KEEPING = Lock()
 
 
 def attend(
@@ -118,51 +115,33 @@ def attend(
     read = _read_of_call(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     known = None if read is None else KNOWN.get(read)
     if known is not None:
-        output = _planned(known, query, key, value, encoding, options)
-        if output is not None:
-            return output
+        return _planned(known, query, key, value, encoding, options)
     asked = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     output = asked.with_dropout_origin(part).run()[0]
-    if read is not None and known is None:
+    if read is not None:
         _keep(KNOWN, read, Known(Places(asked.problem.mask.positions), {}), MOST_CALLS)
     return output
 
 
-def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: Any, options: Options) -> Tensor | None:
-    """O by a plan, which is made where there is none; None where there is none to make, or the call is refused."""
+def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: Any, options: Options) -> Tensor:
+    """O by a plan, which is made where there is none, and kept where the encoding's terms can have one."""
     terms = NOTHING
     if encoding is not None:
-        try:
-            key, terms = _lowered(encoding, query, key, value, known.places)
-        except Exception:  # it is raised again, in the right words, where everything is checked
-            return None
+        key = prepare(encoding, key, {SEQUENCE: known.places.sequence.key})
+        terms = lower(encoding, query, key, value, known.places)
     read = _read_of_terms(key, terms)
-    if read is None:
-        return None
-    plan = known.plans.get(read)
+    plan = None if read is None else known.plans.get(read)
     tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
     if plan is None:
-        try:
-            asked = request(query, key, value, query.shape[:1], known.places, terms, options)
-        except Exception:
-            return None
+        asked = request(query, key, value, query.shape[:1], known.places, terms, options)
+        if read is None:
+            return asked.run()[0]
         plan = Plan.of(asked, tables)
         _keep(known.plans, read, plan, MOST_TERMS)
     r = terms.relative_query
     if terms.query is not None:
         r, query = query if r is None and terms.relative_keys is not None else r, terms.query
     return plan.run(query, key if terms.key is None else terms.key, value, r, tables)
-
-
-def _lowered(
-    encoding: RelativeEncoding, query: Tensor, key: Tensor, value: Tensor, places: Places
-) -> tuple[Tensor, ScoreTerms]:
-    """The prepared keys, and the terms. Those of one encoding are not checked: their metadata have been, or will be."""
-    if encoding.rewrites_keys:
-        key = prepare(encoding, key, {SEQUENCE: places.sequence.key})
-    if type(encoding) is EncodingSum or encoding.split is not None or encoding.axes != ON_SEQUENCE:
-        return key, lower(encoding, query, key, value, places)
-    return key, encoding(terms_of, query, key, places.sequence)
 
 
 def _read_of_call(
@@ -178,6 +157,7 @@ def _read_of_call(
         and type(dropout_p) is float
         and dropout_p == 0.0
         and type(scale) in NUMBERS
+        and scale != 0.0  # its sign would be in no key
         and type(softcap) in NUMBERS
         and type(backend) is str
         and type(is_causal) is type(enable_gqa) is bool
@@ -186,7 +166,6 @@ def _read_of_call(
         and (encoding is None or isinstance(encoding, RelativeEncoding))
     ):
         return None
-    native = kernels()
     of_tensors = []
     for tensor in (query, key, value):
         if type(tensor) not in ORDINARY or (read := _read_of_tensor(tensor)) is None or len(read[0]) != 4:
@@ -196,13 +175,13 @@ def _read_of_call(
         return None
     return (
         *of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
-        torch.is_grad_enabled(), torch.get_num_threads(), native.name if isinstance(native, Kernels) else native,
+        torch.is_grad_enabled(), torch.get_num_threads(),
     )  # fmt: skip
 
 
 def _read_of_terms(key: Tensor, terms: ScoreTerms) -> Hashable | None:
     """What is read of the prepared key and of terms; None where the call has no plan."""
-    if type(terms) is not ScoreTerms or terms.axes or terms.has_prefix_rows:
+    if type(terms) is not ScoreTerms or terms.axes:
         return None
     found = []
     for tensor in (key, terms.query, terms.key, terms.relative_query):
@@ -214,7 +193,7 @@ def _read_of_terms(key: Tensor, terms: ScoreTerms) -> Hashable | None:
             found.append(None)
             continue
         read = _read_of_tensor(table.values)
-        if read is None or type(table.first) is not int:
+        if read is None or type(table) is not OffsetTable or type(table.first) is not int:
             return None
         found += read, table.first, table.beyond
     return tuple(found)
@@ -228,8 +207,7 @@ def _read_of_tensor(tensor: Tensor) -> tuple[Any, ...] | None:
 
 
 def _keep(kept: dict[Hashable, Kept], read: Hashable, made: Kept, most: int) -> None:
-    """Keep it, and forget what was kept first beyond `most`."""
-    with _KEEPING:
-        kept[read] = made
-        if len(kept) > most:
-            del kept[next(iter(kept))]
+    """Keep it, and forget what was kept first beyond `most`. Each step is one of the dict's: threads may meet."""
+    kept[read] = made
+    for first in list(kept)[:-most]:
+        kept.pop(first, None)

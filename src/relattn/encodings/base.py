@@ -280,8 +280,7 @@ def _keys_of(encoding: RelativeEncoding, key: Tensor, key_position: Position) ->
     return encoding.prepare_keys(key, key_position)
 
 
-def terms_of(encoding: RelativeEncoding, query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
-    """encoding.terms(query, key, positions), as a step of the encoding."""
+def _terms_of(encoding: RelativeEncoding, query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
     return encoding.terms(query, key, positions)
 
 
@@ -328,7 +327,7 @@ class OnAxis(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The encoding's terms, for the positions on the axis."""
-        return self.encoding(terms_of, query, key, positions)
+        return self.encoding(_terms_of, query, key, positions)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """As the encoding names it."""
