@@ -51,6 +51,7 @@ ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding | None]] = {
     "disentangled": lambda: DisentangledEmbedding(HEADS, WIDTH),
     "shaw + alibi": lambda: ShawEmbedding(WIDTH, 4) + AlibiBias(HEADS),
     "rotary + t5": lambda: RotaryEmbedding(WIDTH) + T5Bias(HEADS),
+    "rotary + shaw": lambda: RotaryEmbedding(WIDTH) + ShawEmbedding(WIDTH, 4),
 }
 BASE: dict[str, Any] = {
     "encoding": "relative", "lengths": (12, 12), "heads": (HEADS, HEADS), "width": WIDTH, "value_width": WIDTH,
@@ -333,7 +334,7 @@ def test_a_module_that_changes_needs_no_signal() -> None:
 
 
 def test_a_gradient_that_is_asked_for_later() -> None:
-    """Under one grad mode."""
+    """By a tensor under one grad mode, and by the mode."""
     encoding, query = RelativeEmbedding(WIDTH, 12).requires_grad_(False), torch.randn(1, HEADS, 12, WIDTH)
 
     def call() -> Tensor:
@@ -346,6 +347,22 @@ def test_a_gradient_that_is_asked_for_later() -> None:
     assert not call().requires_grad
     query.requires_grad_(True)
     assert all(call().requires_grad for _ in range(3))
+    plan.KNOWN.clear()
+    with torch.no_grad():
+        assert not any(call().requires_grad for _ in range(3))
+    assert call().requires_grad
+
+
+def test_a_scale_of_zero_keeps_its_sign() -> None:
+    """In the zeros of gradients."""
+    query = torch.randn(1, HEADS, 12, WIDTH, requires_grad=True)
+
+    def gradient(scale: float) -> Tensor:
+        output = relative_attention(query, query.detach(), query.detach(), scale=scale, backend="native")
+        return torch.autograd.grad(output.square().sum(), query)[0]
+
+    for scale in (0.0, 0.0, 0.0, -0.0):
+        assert same(gradient(scale), without_plans(partial(gradient, scale)))
 
 
 def test_keys_that_no_query_sees_do_not_matter() -> None:
