@@ -33,6 +33,7 @@ from relattn import (
     plan,
     relative_attention,
 )
+from relattn.backends.dense import DenseBackend
 from relattn.encodings.base import EncodingSum
 
 HEADS, WIDTH = 4, 16
@@ -84,9 +85,8 @@ CHANGES: dict[str, list[Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No plan of another test, and its threads."""
-    monkeypatch.setattr(plan, "KNOWN", {})
+def threads_as_before() -> Iterator[None]:
+    """The calls set their number."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -288,6 +288,41 @@ def test_an_encoding_is_asked_once_in_every_call(kind: type[nn.Parameter]) -> No
         assert same(answer(partial(call, encoding=encoding)), expected)
         assert encoding.calls == number == len(hooked)
     assert all(given == hooked[0] for given in hooked)
+
+
+class LaidOut(RelativeEncoding):
+    """Keys that it prepares lie in memory in another order in every second call."""
+
+    calls = 0
+
+    def prepare_keys(self, key: Tensor, key_position: Any) -> Tensor:
+        self.calls += 1
+        return key.clone() if self.calls % 2 else key.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def terms(self, query: Tensor, key: Tensor, positions: Any) -> relattn.ScoreTerms:
+        return relattn.ScoreTerms()
+
+
+def test_prepared_keys_may_lie_in_memory_as_they_like() -> None:
+    query, encoding = torch.randn(2, HEADS, 12, WIDTH), LaidOut()
+    expected = relative_attention(query, query, query, backend="native")
+    for _ in range(6):
+        assert same(relative_attention(query, query, query, encoding=encoding, backend="native"), expected)
+
+
+def test_a_long_table_is_narrowed_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the rows that a call meets."""
+    seen, run = list[int](), DenseBackend.run
+
+    def watched(self: DenseBackend, problem: Any) -> Any:
+        seen.append(problem.axes[0].relative_keys.num_rows)
+        return run(self, problem)
+
+    monkeypatch.setattr(DenseBackend, "run", watched)
+    query, encoding = torch.randn(1, HEADS, 12, WIDTH), RelativeEmbedding(WIDTH, 1000)
+    for _ in range(3):
+        relative_attention(query, query, query, is_causal=True, encoding=encoding, backend="dense")
+    assert seen == [12, 12, 12]
 
 
 def test_a_sum_of_another_class_is_a_sum() -> None:

@@ -42,7 +42,7 @@ Tables = tuple[OffsetTable | None, ...]
 class Plan(NamedTuple):
     """The decisions of a call.
 
-    rows: for each of the tables, where the rows that visible pairs meet begin and end in its values; None without it.
+    rows: for each of the tables, the first offset and the number of the rows that visible pairs meet; None without it.
     straight: O from q, k, v, r and the tables, where the backend has prepared its kernel; else None.
     """
 
@@ -59,14 +59,11 @@ class Plan(NamedTuple):
         """The plan of a request whose encoding has these tables, not yet narrowed."""
         problem = asked.problem
         backend = select(asked.backend, problem)
-        rows = []
+        rows, starts = [], []
         for table, met in zip(tables, problem.axes[0][2:], strict=True):
-            if table is None or met is None:
-                rows.append(None)
-            else:
-                start = met.first - table.first
-                rows.append((start, start + met.num_rows))
-        straight = backend.prepared(problem, rows) if isinstance(backend, PreparingBackend) else None
+            starts.append(0 if table is None or met is None else met.first - table.first)
+            rows.append(None if met is None else (met.first, met.num_rows))
+        straight = backend.prepared(problem, starts) if isinstance(backend, PreparingBackend) else None
         return cls(backend, problem.mask, problem.scale, problem.output_dtype, problem.softcap, tuple(rows), straight)
 
     def run(self, query: Tensor, key: Tensor, value: Tensor, r: Tensor | None, tables: Tables) -> Tensor:
@@ -75,11 +72,7 @@ class Plan(NamedTuple):
             return self.straight(query, key, value, r, *(None if table is None else table.values for table in tables))
         met = []
         for table, rows in zip(tables, self.rows, strict=True):
-            if table is None or rows is None:
-                met.append(None)
-            else:
-                start, end = rows
-                met.append(OffsetTable(table.values[:, start:end], table.first + start, table.beyond))
+            met.append(None if table is None or rows is None else table.narrowed(*rows))
         axis = Axis(self.mask.positions, r, *met)
         problem = Problem(query, key, value, (axis,), self.mask, self.scale, self.output_dtype, softcap=self.softcap)
         return self.backend.run(problem)[0]
@@ -125,11 +118,11 @@ def attend(
 
 def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: Any, options: Options) -> Tensor:
     """O by a plan, which is made where there is none, and kept where the encoding's terms can have one."""
-    terms = NOTHING
+    terms, given = NOTHING, key
     if encoding is not None:
         key = prepare(encoding, key, {SEQUENCE: known.places.sequence.key})
         terms = lower(encoding, query, key, value, known.places)
-    read = _read_of_terms(key, terms)
+    read = _read_of_terms(None if key is given else key, terms)
     plan = None if read is None else known.plans.get(read)
     tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
     if plan is None:
@@ -179,8 +172,8 @@ def _read_of_call(
     )  # fmt: skip
 
 
-def _read_of_terms(key: Tensor, terms: ScoreTerms) -> Hashable | None:
-    """What is read of the prepared key and of terms; None where the call has no plan."""
+def _read_of_terms(key: Tensor | None, terms: ScoreTerms) -> Hashable | None:
+    """What is read of terms, and of the key if the encoding prepared another; None where the call has no plan."""
     if type(terms) is not ScoreTerms or terms.axes:
         return None
     found = []

@@ -59,11 +59,10 @@ class MergingBackend(Backend, Protocol):
 class PreparingBackend(Backend, Protocol):
     """A backend that can do for a problem without masks but limits, once, what depends on its metadata alone."""
 
-    def prepared(
-        self, problem: Problem, rows: Sequence[tuple[int, int] | None]
-    ) -> Callable[..., Float[Tensor, "B Hq Lq Dv"]] | None:
+    def prepared(self, problem: Problem, starts: Sequence[int]) -> Callable[..., Float[Tensor, "B Hq Lq Dv"]] | None:
         """O of q, k, v, r and the four tables of the sequence, None where absent; None where there is no such way.
 
-        The function takes tensors of the problem's metadata. rows: which rows of each table the problem has.
+        The function takes tensors of the problem's metadata, but whole tables. starts: where the problem's rows of each
+        begin.
         """
         ...

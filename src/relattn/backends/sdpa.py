@@ -62,7 +62,7 @@ class SdpaBackend:
         )
         return output.to(problem.output_dtype), None
 
-    def prepared(self, problem: Problem, rows: object) -> Callable[..., Tensor]:
+    def prepared(self, problem: Problem, starts: object) -> Callable[..., Tensor]:
         """PyTorch's attention without a mask of pairs and without dropout."""
         flags = _flags(problem)
 

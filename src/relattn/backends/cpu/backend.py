@@ -58,9 +58,9 @@ class NativeBackend:
         """O and, if wanted, lse."""
         return run(problem, seed_of(problem))
 
-    def prepared(self, problem: Problem, rows: Sequence[tuple[int, int] | None]) -> Prepared | None:
+    def prepared(self, problem: Problem, starts: Sequence[int]) -> Prepared | None:
         """The forward pass without its addresses."""
-        return prepared(problem, rows)
+        return prepared(problem, starts)
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

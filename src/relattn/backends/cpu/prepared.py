@@ -64,7 +64,7 @@ class Prepared(NamedTuple):
         return output if self.dtype == torch.float32 else output.to(self.dtype)
 
 
-def prepared(problem: Problem, rows: Sequence[tuple[int, int] | None]) -> Prepared | None:
+def prepared(problem: Problem, starts: Sequence[int]) -> Prepared | None:
     """The forward pass of a problem that has no mask but limits.
 
     Keys beyond the limits of all queries are never read. None where the pass also keeps what a backward pass needs, and
@@ -79,18 +79,19 @@ def prepared(problem: Problem, rows: Sequence[tuple[int, int] | None]) -> Prepar
     call, floats, kernel = ready(problem, inputs, outputs, None, None, few=few)
     lanes, features = (1 if few else LANES), inputs.axes[0]
     reads: list[Read | None] = []
-    for field, given, taken in zip(INPUTS[:3], problem[:3], inputs[:3], strict=True):
-        reads.append(Read(field, 0, None if taken is given else partial(rows_of, lanes=lanes, dtype=taken.dtype)))
-    r = features.relative_query
-    as_it_is = r is axis.relative_query
-    reads.append(None if r is None else Read(INPUTS[3], 0, None if as_it_is else partial(rows_of, lanes=lanes)))
-    for field, table, taken, met in zip(INPUTS[4:], axis[2:], features[1:5], rows, strict=True):
-        if table is None or met is None or taken is None:
+    givens, takens = (*problem[:3], axis.relative_query), (*inputs[:3], features.relative_query)
+    for field, given, taken in zip(INPUTS[:4], givens, takens, strict=True):
+        if taken is None:
+            reads.append(None)
+        else:
+            reads.append(Read(field, 0, None if taken is given else partial(rows_of, lanes=lanes, dtype=taken.dtype)))
+    for field, table, taken, start in zip(INPUTS[4:], axis[2:], features[1:5], starts, strict=True):
+        if table is None or taken is None:
             reads.append(None)
         elif taken is table.values:
-            reads.append(Read(field, met[0] * taken.stride(1) * taken.element_size(), None))
+            reads.append(Read(field, 0, None))
         else:
-            reads.append(Read(field, 0, partial(_rows_met, *met, lanes)))
+            reads.append(Read(field, 0, partial(_rows_met, start, start + table.num_rows, lanes)))
     return Prepared(bytes(call), tuple(reads), shape, problem.value.shape[3], problem.output_dtype, floats, kernel)
 
 
