@@ -89,7 +89,7 @@ def prepared(problem: Problem, starts: Sequence[int]) -> Prepared | None:
         if table is None or taken is None:
             reads.append(None)
         elif taken is table.values:
-            reads.append(Read(field, 0, None))
+            reads.append(Read(field, start * taken.stride(1) * taken.element_size(), None))
         else:
             reads.append(Read(field, 0, partial(_rows_met, start, start + table.num_rows, lanes)))
     return Prepared(bytes(call), tuple(reads), shape, problem.value.shape[3], problem.output_dtype, floats, kernel)
