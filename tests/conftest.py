@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from relattn import plan
+from relattn.backends import problem_operator
 from tests import reach, seeds
 
 
@@ -122,6 +123,7 @@ def _fixed_numbers(request: pytest.FixtureRequest) -> None:
     """A test draws what the base seed and its name fix, and finds no plan, whatever ran before it."""
     seeds.start_all(request.node.nodeid)
     plan.KNOWN.clear()
+    problem_operator.KNOWN.clear()
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from relattn import (
     plan,
     relative_attention,
 )
+from relattn.backends import problem_operator
 from relattn.backends.dense import DenseBackend
 from relattn.encodings.base import EncodingSum
 
@@ -416,16 +417,19 @@ def test_keys_that_no_query_sees_do_not_matter() -> None:
 def test_plans_are_bounded_and_hold_no_tensor() -> None:
     """Neither over many lengths nor over many tables."""
     encodings = [RelativeEmbedding(WIDTH, 20 + n) for n in range(2 * plan.MOST_TERMS)]
+    for length in range(1, problem_operator.MOST + 9):
+        query = torch.randn(1, 1, length, WIDTH, requires_grad=True)
+        relative_attention(query, query, query, backend="native").sum().backward()
     with torch.no_grad():
-        for length in range(1, plan.MOST_CALLS + 9):
+        for length in range(1, problem_operator.MOST + 9):
             query = torch.randn(1, 1, length, WIDTH)
             for _ in range(2):
                 relative_attention(query, query, query)
         for encoding in encodings * 2:
             relative_attention(query[:, :, :9], query[:, :, :9], query[:, :, :9], encoding=encoding)
-    assert len(plan.KNOWN) == plan.MOST_CALLS
+    assert len(plan.KNOWN) == len(problem_operator.KNOWN) == problem_operator.MOST
     assert max(len(known.plans) for known in plan.KNOWN.values()) == plan.MOST_TERMS
-    left, seen = [plan.KNOWN], set[int]()
+    left, seen = [plan.KNOWN, problem_operator.KNOWN], set[int]()
     while left:
         one = left.pop()
         if id(one) in seen or isinstance(one, (type, types.ModuleType)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ from torch.torch_version import TorchVersion
 from relattn.errors import UnsupportedError
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+ORDINARY = (Tensor, nn.Parameter)
+"""No subclasses of a tensor: to ask them no more keeps a call short."""
 
 HAS_GRAPHS = TorchVersion(torch.__version__) >= "2.8"
 """Whether this torch can trace a call of ours."""
@@ -105,10 +108,24 @@ def is_intercepted(tensors: Iterable[Tensor | None]) -> bool:
 
 def are_plain(tensors: Iterable[Tensor | None]) -> bool:
     """Whether none is a subclass of a tensor, and all have numbers."""
-    for tensor in tensors:  # `any` of a generator takes twice as long
-        if tensor is not None and (type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta):
+    for tensor in tensors:  # noqa: SIM110 -- `all` of a generator takes twice as long
+        if tensor is not None and (type(tensor) not in ORDINARY or tensor.is_meta):
             return False
     return True
+
+
+def read_of(tensors: Iterable[Tensor | None]) -> tuple[tuple[Any, ...] | None, ...] | None:
+    """What is read of each tensor, None for None; None in place of all if one is not ordinary."""
+    found = []
+    for tensor in tensors:
+        if tensor is None:
+            found.append(None)
+        elif type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        else:
+            sizes = tensor.shape, tensor.stride()
+            found.append((*sizes, tensor.dtype, tensor.device, tensor.is_neg(), tensor.requires_grad))
+    return tuple(found)
 
 
 def is_batched(gradient: Tensor) -> bool:

@@ -11,31 +11,30 @@ starts, and it has no mask but causality and window, no key bias, no sinks, no d
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.base import Backend, PreparingBackend
+from relattn.backends.problem_operator import keep
 from relattn.backends.select import select
 from relattn.call import NOTHING, Options, Request, request, request_of
-from relattn.checks.dtensors import ORDINARY
-from relattn.encodings.base import RelativeEncoding, lower, prepare
+from relattn.encodings.base import RelativeEncoding, lowered, prepare
 from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Part, Problem
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
-from relattn.interception import is_watched
+from relattn.interception import ORDINARY, is_watched, read_of
 from relattn.positions.places import Places
 from relattn.positions.position import PositionsLike
 from relattn.positions.positions import SEQUENCE
 
-MOST_CALLS, MOST_TERMS = 256, 16
-"""Kept at a time: calls, and kinds of terms of each."""
+MOST_TERMS = 16
+"""Kept at a time for a call: kinds of terms."""
 WHOLE = (int, type(None))
 NUMBERS = (float, *WHOLE)
-Kept = TypeVar("Kept")
 Tables = tuple[OffsetTable | None, ...]
 
 
@@ -112,7 +111,7 @@ def attend(
     asked = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     output = asked.with_dropout_origin(part).run()[0]
     if read is not None:
-        _keep(KNOWN, read, Known(Places(asked.problem.mask.positions), {}), MOST_CALLS)
+        keep(KNOWN, read, Known(Places(asked.problem.mask.positions), {}))
     return output
 
 
@@ -121,7 +120,7 @@ def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: 
     terms, given = NOTHING, key
     if encoding is not None:
         key = prepare(encoding, key, {SEQUENCE: known.places.sequence.key})
-        terms = lower(encoding, query, key, value, known.places)
+        terms = encoding(lowered, query, key, value, known.places)
     read = _read_of_terms(None if key is given else key, terms)
     plan = None if read is None else known.plans.get(read)
     tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
@@ -130,7 +129,7 @@ def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: 
         if read is None:
             return asked.run()[0]
         plan = Plan.of(asked, tables)
-        _keep(known.plans, read, plan, MOST_TERMS)
+        keep(known.plans, read, plan, MOST_TERMS)
     r = terms.relative_query
     if terms.query is not None:
         r, query = query if r is None and terms.relative_keys is not None else r, terms.query
@@ -157,17 +156,19 @@ def _read_of_call(
         and type(query_position) is type(key_position) is int
         and (window is None or (type(window) is tuple and all(type(side) in WHOLE for side in window)))
         and (encoding is None or isinstance(encoding, RelativeEncoding))
+        and type(query) in ORDINARY
+        and query.device.type == "cpu"
     ):
         return None
-    of_tensors = []
-    for tensor in (query, key, value):
-        if type(tensor) not in ORDINARY or (read := _read_of_tensor(tensor)) is None or len(read[0]) != 4:
-            return None
-        of_tensors.append(read)
-    if not query.shape[0] == key.shape[0] == value.shape[0] or query.device.type != "cpu":
+    of_tensors = read_of((query, key, value))
+    if (
+        of_tensors is None
+        or not query.dim() == key.dim() == value.dim() == 4
+        or not query.shape[0] == key.shape[0] == value.shape[0]
+    ):
         return None
     return (
-        *of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
+        of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
         torch.is_grad_enabled(), torch.get_num_threads(),
     )  # fmt: skip
 
@@ -176,31 +177,12 @@ def _read_of_terms(key: Tensor | None, terms: ScoreTerms) -> Hashable | None:
     """What is read of terms, and of the key if the encoding prepared another; None where the call has no plan."""
     if type(terms) is not ScoreTerms or terms.axes:
         return None
-    found = []
-    for tensor in (key, terms.query, terms.key, terms.relative_query):
-        if tensor is not None and (tensor := _read_of_tensor(tensor)) is None:
-            return None
-        found.append(tensor)
+    tensors, rules = [key, terms.query, terms.key, terms.relative_query], []
     for table in (terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias):
-        if table is None:
-            found.append(None)
-            continue
-        read = _read_of_tensor(table.values)
-        if read is None or type(table) is not OffsetTable or type(table.first) is not int:
-            return None
-        found += read, table.first, table.beyond
-    return tuple(found)
-
-
-def _read_of_tensor(tensor: Tensor) -> tuple[Any, ...] | None:
-    """What is read of a tensor; None for one that is not ordinary."""
-    if type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested:
-        return None
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg(), tensor.requires_grad
-
-
-def _keep(kept: dict[Hashable, Kept], read: Hashable, made: Kept, most: int) -> None:
-    """Keep it, and forget what was kept first beyond `most`. Each step is one of the dict's: threads may meet."""
-    kept[read] = made
-    for first in list(kept)[:-most]:
-        kept.pop(first, None)
+        if table is not None:
+            if type(table) is not OffsetTable or type(table.first) is not int:
+                return None
+            rules.append((table.first, table.beyond))
+        tensors.append(None if table is None else table.values)
+    of_tensors = read_of(tensors)
+    return None if of_tensors is None else (of_tensors, *rules)

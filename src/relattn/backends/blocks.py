@@ -270,5 +270,5 @@ class _Weights(torch.autograd.Function):
         return (gradient - delta.unsqueeze(-1)).mul_(weights), None, None, None
 
 
-_run = operator_of("blocks", _forward, _backward)
+_run = operator_of("blocks", _forward, _backward).run
 """O and, if wanted, lse, from a problem and the seed of its dropout."""

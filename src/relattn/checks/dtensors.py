@@ -13,9 +13,9 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
+from relattn.interception import ORDINARY
+
 Output = TypeVar("Output")
-ORDINARY = (Tensor, nn.Parameter)
-"""No DTensors: to ask them no more keeps a call short."""
 FSDP = "torch.distributed.fsdp"
 """A program that wraps a module with `fully_shard` has imported it."""
 

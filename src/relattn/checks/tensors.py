@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relattn.checks.dtensors import ORDINARY, is_dtensor, refuse_spread_input
+from relattn.checks.dtensors import is_dtensor, refuse_spread_input
 from relattn.checks.values import kind_of
 from relattn.errors import ShapeError
+from relattn.interception import ORDINARY
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PADDED = "a padded one with key_mask, or packed documents with segment_ids"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from relattn.checks.dtensors import ORDINARY, heads_elsewhere, is_dtensor, refuse_spread
+from relattn.checks.dtensors import heads_elsewhere, is_dtensor, refuse_spread
 from relattn.checks.tensors import heads_after_length, shape
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError
+from relattn.interception import ORDINARY
 from relattn.positions.contiguous import as_tensor
 from relattn.positions.positions import SEQUENCE, Positions
 

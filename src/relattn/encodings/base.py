@@ -181,21 +181,21 @@ def lower(
     In a sum every operand is checked, once. value: None where the values are not available.
     """
     with without_autocast(query):
-        return encoding(_lowered, query, key, value, places)
+        return encoding(lowered, query, key, value, places)
 
 
-def _lowered(
+def lowered(
     encoding: RelativeEncoding,
     query: Float[Tensor, "B Hq Lq D"],
     key: Float[Tensor, "B Hk Lk D"],
     value: Float[Tensor, "B Hk Lk Dv"] | None,
     places: Places,
 ) -> ScoreTerms:
-    """`lower` without autocast."""
+    """`lower` where autocast is off."""
     if isinstance(encoding, EncodingSum):
         parts: list[ScoreTerms] = []
         for operand in encoding.operands:
-            parts.append(operand(_lowered, query, key, value, places))
+            parts.append(operand(lowered, query, key, value, places))
         return encoding.added(parts, query, places.sequence)
     if encoding.split is not None:
         encoding = encoding.split.own(encoding)

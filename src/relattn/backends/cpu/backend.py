@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from relattn.backends.cpu.inputs import MOST_AXES
 from relattn.backends.cpu.library import Kernels, kernels
-from relattn.backends.cpu.operator import gradients, part, run
-from relattn.backends.cpu.prepared import Prepared, prepared
+from relattn.backends.cpu.operator import backward, forward, forward_alone, gradients, part
+from relattn.backends.cpu.prepared import prepared, prepared_backward, prepared_forward
+from relattn.backends.dense import DenseBackend
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.problem_operator import Answers, Forward
+from relattn.backends.problem_operator import Answers, Forward, Prepare, operator_of
 from relattn.equation.philox import seed_of
 from relattn.equation.problem import Differentiable, Problem
 from relattn.interception import constant_in_graphs
@@ -20,6 +21,11 @@ from relattn.positions.certainty import statically_true
 
 MOST_ROWS_IF_EXPLICIT = 2**31 - 1
 """The kernels hold the row of a pair of explicit positions as an int32 (kernels/lookup.h)."""
+
+OPERATORS = operator_of(
+    "native", forward, backward, DenseBackend().run, forward_alone, Prepare(prepared_forward, prepared_backward)
+)
+"""`relattn::native` and `relattn::native_backward`."""
 
 
 class NativeBackend:
@@ -56,11 +62,11 @@ class NativeBackend:
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, if wanted, lse."""
-        return run(problem, seed_of(problem))
+        return OPERATORS.run(problem, seed_of(problem))
 
-    def prepared(self, problem: Problem, starts: Sequence[int]) -> Prepared | None:
-        """The forward pass without its addresses."""
-        return prepared(problem, starts)
+    def prepared(self, problem: Problem, starts: Sequence[int]) -> Callable[..., Tensor] | None:
+        """The call without its addresses."""
+        return prepared(problem, starts, OPERATORS.recorded)
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,10 +30,16 @@ FORWARD_ALONE = (0,) * 14
 """Stands in place of the gradients where none is wanted."""
 CALL = struct.Struct("=95q3d29q")
 AXIS = struct.Struct("=48q")
-WORKSPACE, OUTPUT = CALL.size - 8, CALL.size - 8 * 24
-"""The places of two addresses in the call: of the workspace and of the output."""
 INPUTS = (0, 4, 8, 12, 16, 25, 34, 43)
 """The fields with the addresses of q, k and v, and of r, RK, RQ, RV and b of the sequence."""
+WORKSPACE = CALL.size // 8 - 1
+OUTPUT = WORKSPACE - 23
+OUTPUTS = range(OUTPUT, OUTPUT + 4)
+BY_OUTPUT, BY_LSE = range(OUTPUT + 4, OUTPUT + 8), OUTPUT + 8
+FOUND = (OUTPUT + 9, OUTPUT + 10, OUTPUT + 11, OUTPUT + 12, OUTPUT + 17, 53, 17, 26, 35, 44)
+"""Fields with addresses: of the workspace; of the output, lse, maximum and total; of the gradient by the output, before
+its steps, and by lse; and of the gradients found, in the order of a problem's leaves.
+"""
 
 
 class Outputs(NamedTuple):
@@ -90,7 +97,7 @@ def packed(
         query.data_ptr(), *query.stride()[:3], key.data_ptr(), *key.stride()[:3], value.data_ptr(), *value.stride()[:3],
         *_axis(first, inputs.axes[0], by_axis[0], limits),
         ctypes.addressof(ctypes.c_char.from_buffer(call)) + CALL.size if others else 0, len(others),
-        *_at(inputs.key_mask, inputs.query_segments, inputs.key_segments),
+        *addresses((inputs.key_mask, inputs.query_segments, inputs.key_segments)),
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
         *(NO_BLOCKS if inputs.blocks is None else _blocks(inputs.blocks, pairs)),
         *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
@@ -98,7 +105,7 @@ def packed(
         first.positions.known_origin or 0, *(NO_LIMITS if is_explicit else limits),
         problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed,
         *(problem.dropout_origin() if problem.dropout_p > 0.0 else NO_DROPOUT),
-        *_at(*outputs), *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
+        *addresses(outputs), *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
         ELEMENT_TYPES[key.dtype], int(in_bfloat16), 0,
     )  # fmt: skip
     return call
@@ -116,12 +123,12 @@ def _axis(axis: Axis, inputs: AxisInputs, gradients: PerAxis[Tensor | None], lim
     return fields
 
 
-def _at(*tensors: Tensor | None) -> list[int]:
+def addresses(tensors: Iterable[Tensor | None]) -> list[int]:
     """Their addresses, 0 for None."""
-    addresses = []
+    found = []
     for tensor in tensors:
-        addresses.append(0 if tensor is None else tensor.data_ptr())
-    return addresses
+        found.append(0 if tensor is None else tensor.data_ptr())
+    return found
 
 
 def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:
@@ -133,19 +140,19 @@ def _blocks(blocks: Blocks, pairs: tuple[int, ...]) -> tuple[int, ...]:
     batch, heads, queries, keys = pairs
     of_pairs = blocks.pairs
     steps = () if of_pairs is None else of_pairs.expand(batch, heads, -(-queries // SIZE), -(-keys // SIZE)).stride()
-    return *_at(blocks.key_ids, blocks.keys, of_pairs), *(steps or NO_ROWS)
+    return *addresses((blocks.key_ids, blocks.keys, of_pairs)), *(steps or NO_ROWS)
 
 
 def _positions(inputs: AxisInputs) -> tuple[int, ...]:
     query, key = inputs.query_positions, inputs.key_positions
-    return *_at(query, key), _batch_step(query), _batch_step(key)
+    return *addresses((query, key)), _batch_step(query), _batch_step(key)
 
 
 def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
     output, (query, key, value, by_mask, key_bias, _) = gradients.output, gradients.found
     return (
-        output.data_ptr(), *output.stride()[:3], *_at(gradients.lse, query, key, value, by_mask),
-        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), *_at(key_bias),
+        output.data_ptr(), *output.stride()[:3], *addresses((gradients.lse, query, key, value, by_mask)),
+        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), *addresses((key_bias,)),
     )  # fmt: skip
 
 

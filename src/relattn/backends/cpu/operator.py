@@ -1,4 +1,4 @@
-"""The kernels as PyTorch operators, `relattn::native` and `relattn::native_backward`."""
+"""Both passes of the kernels, for any problem."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 from relattn.backends.cpu.inputs import Inputs, rows_of, without_padding
 from relattn.backends.cpu.layout import WORKSPACE, Gradients, Outputs, packed
 from relattn.backends.cpu.library import Kernels, kernels
-from relattn.backends.dense import DenseBackend
-from relattn.backends.problem_operator import Answers, Forward, Seed, finished, operator_of
+from relattn.backends.problem_operator import Answers, Forward, Seed, finished
 from relattn.equation.philox import seed_of
 from relattn.equation.problem import Differentiable, Problem
 from relattn.errors import UnsupportedError
@@ -72,21 +71,30 @@ def backward(
     """The gradients that are wanted; None for zeros."""
     problem = without_padding(problem, forward=False)
     inputs = Inputs.of(problem)
-    held = [*inputs[:3], inputs.explicit, inputs.key_bias, *(tensor for axis in inputs.axes for tensor in axis[:5])]
-    buffers = [
-        torch.zeros(tensor.shape, **FLOATS) if one and tensor is not None else None
-        for one, tensor in zip(wanted.leaves(), held, strict=True)
-    ]
+    buffers = buffers_of(inputs, wanted)
     if 0 not in (*problem.query.shape[:3], problem.key.shape[2]):
-        cotangents = rows_of(answers.output_gradient), answers.lse_gradient.float().resolve_neg().contiguous()
-        # A hook may have saved other tensors.
-        output, maximum, total = rows_of(answers.output), answers.maximum, answers.total
-        outputs = Outputs(output.contiguous(), None, maximum.contiguous(), total.contiguous())
+        cotangents, outputs = read_answers(answers)
         _run(problem, inputs, outputs, Gradients(*cotangents, Differentiable.of(buffers)), seed)
     for n, (buffer, tensor) in enumerate(zip(buffers, problem.leaves(), strict=True)):
         if buffer is not None and tensor is not None and buffer.shape[-1] != tensor.shape[-1]:
             buffers[n] = buffer[..., : tensor.shape[-1]].contiguous()
     return Differentiable.of(buffers)
+
+
+def buffers_of(inputs: Inputs, wanted: Differentiable[bool]) -> list[Tensor | None]:
+    """Zeros for the gradients that are wanted and not known to be 0, in the order of a problem's leaves."""
+    held = [*inputs[:3], inputs.explicit, inputs.key_bias, *(tensor for axis in inputs.axes for tensor in axis[:5])]
+    return [
+        torch.zeros(tensor.shape, **FLOATS) if one and tensor is not None else None
+        for one, tensor in zip(wanted.leaves(), held, strict=True)
+    ]
+
+
+def read_answers(answers: Answers) -> tuple[tuple[Tensor, Tensor], Outputs]:
+    """The gradients by the output and lse, and the outputs, as the kernels read them. A hook may have saved others."""
+    output, maximum, total = rows_of(answers.output), answers.maximum, answers.total
+    cotangents = rows_of(answers.output_gradient), answers.lse_gradient.float().resolve_neg().contiguous()
+    return cotangents, Outputs(output.contiguous(), None, maximum.contiguous(), total.contiguous())
 
 
 def has_few_queries(problem: Problem) -> bool:
@@ -101,7 +109,7 @@ def _run(
     """Runs the backward pass if gradients are given, else a forward pass."""
     call, floats, kernel = ready(problem, inputs, outputs, gradients, seed, few=few)
     workspace = unwritten(floats)
-    struct.pack_into("=q", call, WORKSPACE, aligned(workspace))
+    struct.pack_into("=q", call, 8 * WORKSPACE, aligned(workspace))
     kernel(ctypes.addressof(ctypes.c_char.from_buffer(call)))
 
 
@@ -146,23 +154,21 @@ def _kernels() -> Kernels:
     return available
 
 
-def _forward(problem: Problem, seed: Seed) -> Forward:
+def forward(problem: Problem, seed: Seed) -> Forward:
+    """The forward pass before a backward pass."""
     output, lse, maximum, total = attend(problem, seed, return_lse=True, for_backward=True)
     assert lse is not None and maximum is not None and total is not None
     return Forward(output, lse, maximum, total)
 
 
-def _attend(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def forward_alone(problem: Problem, seed: Seed) -> tuple[Tensor, Tensor | None]:
+    """O and, if wanted, lse, where no backward pass follows."""
     return attend(problem, seed, return_lse=problem.return_lse)[:2]
-
-
-run = operator_of("native", _forward, backward, differentiable=DenseBackend().run, direct=_attend)
-"""O and, if wanted, lse, from a problem and the seed of its dropout."""
 
 
 def part(problem: Problem) -> Forward:
     """The answers of a part of a call."""
-    return _forward(problem, seed_of(problem))
+    return forward(problem, seed_of(problem))
 
 
 def gradients(problem: Problem, answers: Answers, wanted: Differentiable[bool]) -> Differentiable[Tensor | None]:

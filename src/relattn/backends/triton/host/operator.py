@@ -70,7 +70,7 @@ def _backward(
     return Differentiable(query, with_padding(whole, key), with_padding(whole, value), numbers[0], numbers[1], axes)
 
 
-run = operator_of("triton", _forward, _backward, direct=_direct, reads_starts=False)
+run = operator_of("triton", _forward, _backward, direct=_direct, reads_starts=False).run
 """O and, if wanted, lse, from a problem and the seed of its dropout."""
 
 
