@@ -97,6 +97,7 @@ def without_plans(call: Callable[[], Any]) -> Any:
     """What a call answers that has no plan."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "_read_of_call", lambda *_: None)
+        patch.setattr(problem_operator, "_read_of", lambda *_: None)
         return call()
 
 
@@ -163,7 +164,9 @@ def called(spec: dict[str, Any], encodings: dict[str, nn.Module | None], tensors
             output = relative_attention(*tensors, encoding=encodings[spec["encoding"]], **keywords)
             if not spec["records"]:
                 return output
-            return torch.cat([g.flatten() for g in (output, *torch.autograd.grad(output.square().sum(), tensors))])
+            asked = [*tensors, *encodings[spec["encoding"]].parameters()] if spec["encoding"] != "none" else tensors
+            gradients = torch.autograd.grad(output.square().sum(), asked, allow_unused=True, materialize_grads=True)
+            return torch.cat([one.flatten() for one in (output, *gradients)])
 
     return call
 
@@ -389,6 +392,34 @@ def test_a_gradient_that_is_asked_for_later() -> None:
     assert call().requires_grad
 
 
+@pytest.mark.parametrize("later", ["twice", "at once", "a hook"])
+def test_gradients_of_a_later_call(later: str) -> None:
+    """Second derivatives, gradients for several cotangents at once, and tensors that a hook has saved elsewhere."""
+    encoding = ShawEmbedding(WIDTH, 4)
+
+    def found() -> Tensor:
+        torch.manual_seed(0)
+        query = torch.randn(1, HEADS, 12, WIDTH, requires_grad=True)
+        wanted = [query, *encoding.parameters()]
+        saved = torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: tensor.detach().mT.contiguous().mT if later == "a hook" and tensor.dim() > 1 else tensor,
+            lambda tensor: tensor,
+        )
+        with saved:
+            output = relative_attention(query, query, query, encoding=encoding, is_causal=True, backend="native")
+        if later == "at once":
+            cotangents = torch.randn(3, *output.shape)
+            gradients = torch.autograd.grad(output, wanted, cotangents, is_grads_batched=True)
+        else:
+            gradients = torch.autograd.grad(output.square().sum(), wanted, create_graph=later == "twice")
+        if later == "twice":
+            gradients = torch.autograd.grad(sum(one.square().sum() for one in gradients), wanted)
+        return torch.cat([one.flatten() for one in gradients])
+
+    expected = without_plans(found)
+    assert all(same(found(), expected) for _ in range(4))
+
+
 def test_a_scale_of_zero_keeps_its_sign() -> None:
     """In the zeros of gradients."""
     query = torch.randn(1, HEADS, 12, WIDTH, requires_grad=True)
@@ -419,7 +450,8 @@ def test_plans_are_bounded_and_hold_no_tensor() -> None:
     encodings = [RelativeEmbedding(WIDTH, 20 + n) for n in range(2 * plan.MOST_TERMS)]
     for length in range(1, problem_operator.MOST + 9):
         query = torch.randn(1, 1, length, WIDTH, requires_grad=True)
-        relative_attention(query, query, query, backend="native").sum().backward()
+        for _ in range(2):
+            relative_attention(query, query, query, backend="native").sum().backward()
     with torch.no_grad():
         for length in range(1, problem_operator.MOST + 9):
             query = torch.randn(1, 1, length, WIDTH)
@@ -468,6 +500,10 @@ WATCHED = {
 }  # fmt: skip
 """Where one of these finds something, there is no plan, or the call ends before it."""
 OPERATIONS = {"embedding", "empty", "linear", "scaled_dot_product_attention"}
+OF_STEPS = {
+    "_has_torch_function", "_remove_obj_from_tls", "_stash_obj_in_tls", "apply", "run_backward", "set_grad_enabled",
+    "zeros", "zeros_like",
+}  # fmt: skip
 
 
 def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,3 +526,23 @@ def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.Mon
             monkeypatch.undo()
     assert seen > IN_THE_KEY
     assert seen <= IN_THE_KEY | WATCHED | OPERATIONS, seen
+
+
+def test_what_is_read_while_a_pass_is_made_ready_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of steps, whose passes run from their second time on."""
+    seen = set[str]()
+    query = torch.randn(1, HEADS, 12, WIDTH, requires_grad=True)
+
+    def see(frame: types.FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and str(getattr(function, "__module__", "")).startswith("torch"):
+            seen.add(function.__name__)
+
+    monkeypatch.setattr(plan, "_read_of_call", lambda *_: None)
+    for encoding in (None, *(ENCODINGS[name]() for name in ("relative", "t5", "disentangled"))):
+        for _ in range(2):
+            sys.setprofile(see)
+            output = relative_attention(query, query, query, encoding=encoding, is_causal=True, backend="native")
+            torch.autograd.grad(output, query, query.detach())
+            sys.setprofile(None)
+    assert all(problem_operator.KNOWN.values())
+    assert seen <= IN_THE_KEY | WATCHED | OPERATIONS | OF_STEPS, seen - (IN_THE_KEY | WATCHED | OPERATIONS | OF_STEPS)

@@ -75,8 +75,8 @@ class Operators(NamedTuple):
 MOST = 256
 """Kept at a time, of each kind."""
 Kept = TypeVar("Kept")
-KNOWN: dict[Hashable, Callable[..., Any]] = {}
-"""The passes that were made ready, by what is read while one is made."""
+KNOWN: dict[Hashable, Callable[..., Any] | None] = {}
+"""The passes that were made ready, by what is read while one is made; None for one that is not, or not yet."""
 
 
 def operator_of(
@@ -112,7 +112,7 @@ def operator_of(
             return known(arguments[0])
         problem, seed = problem_of(*arguments, read=reads_starts)
         with without_autocast(problem.query):
-            if prepare and read and (made := prepare.forward(problem)):
+            if prepare and _is_seen_again(read) and (made := prepare.forward(problem)):
                 keep(KNOWN, read, made)
                 return made(arguments[0])
             return forward(problem, seed)
@@ -131,7 +131,7 @@ def operator_of(
             asked[places[which]] = True
         tree = Differentiable.of(asked)
         with without_autocast(problem.query):
-            if prepare and read and (made := prepare.backward(problem, tree)):
+            if prepare and _is_seen_again(read) and (made := prepare.backward(problem, tree)):
                 keep(KNOWN, read, made)
                 return made(arguments[0], answers)
             gradients = finished(problem, tree, backward(problem, seed, answers, tree)).leaves()
@@ -202,6 +202,14 @@ def operator_of(
         return record
 
     return Operators(run, recorded)
+
+
+def _is_seen_again(read: Hashable | None) -> bool:
+    """Whether a pass with these metadata has run before: only then one is made ready, which takes longer."""
+    if read is None or read in KNOWN:
+        return read is not None
+    keep(KNOWN, read, None)
+    return False
 
 
 def keep(kept: dict[Hashable, Kept], read: Hashable, made: Kept, most: int = MOST) -> None:

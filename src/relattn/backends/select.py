@@ -13,6 +13,7 @@ from relattn.backends.base import Backend
 from relattn.backends.blocks import BlocksBackend
 from relattn.backends.cpu.backend import NativeBackend
 from relattn.backends.cpu.operator import has_few_queries
+from relattn.backends.cpu.prepared import is_plain
 from relattn.backends.dense import DenseBackend
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
@@ -58,7 +59,7 @@ table, D = 64, float32 on 2 cores.
 
 PAIRS_FOR_A_STEP = 2**17
 """From here on a training step of native takes less time than one of dense in most of the figures, and in none of them
-more than 1.13 of it. Below, the work around the kernels is larger.
+more than 1.13 of it. Below, the work around the kernels is larger, but for calls whose passes are prepared.
 """
 
 PAIRS_IN_A_GRAPH = 2**16
@@ -198,7 +199,7 @@ def _suits_native(problem: Problem) -> bool:
         explicit = problem.axes[0].positions.origin is None
         few = statically_true(has_few_queries(problem))
         return few or (long_enough and (not explicit or _may_have(problem, PAIRS_IF_EXPLICIT)))
-    return long_enough and _may_have(problem, PAIRS_FOR_A_STEP)
+    return long_enough and (_may_have(problem, PAIRS_FOR_A_STEP) or is_plain(problem))
 
 
 def _may_have(problem: Problem, pairs: int) -> bool:

@@ -102,7 +102,7 @@ def prepared(problem: Problem, starts: Sequence[int], recorded: Callable[[Proble
 
 def prepared_forward(problem: Problem) -> Callable[[Sequence[Tensor]], Forward] | None:
     """The forward pass before a backward pass, of the problem's tensors; None where it is not prepared."""
-    if not _is_plain(problem):
+    if not is_plain(problem):
         return None
     inputs, dtype, width = Inputs.of(problem), problem.output_dtype, problem.value.shape[3]
     shape = (*problem.query.shape[:3], inputs.value.shape[3])
@@ -121,7 +121,7 @@ def prepared_backward(
     problem: Problem, wanted: Differentiable[bool]
 ) -> Callable[[Sequence[Tensor], Answers], list[Tensor]] | None:
     """The wanted gradients, of the problem's tensors and the answers; None where the pass is not prepared."""
-    if not _is_plain(problem):
+    if not is_plain(problem):
         return None
     inputs = Inputs.of(problem)
     buffers, made = operator.buffers_of(inputs, wanted), []
@@ -150,8 +150,10 @@ def prepared_backward(
     return backward
 
 
-def _is_plain(problem: Problem) -> bool:
-    """Whether the problem has pairs, none hidden by data, all rows of which are read, and no dropout."""
+def is_plain(problem: Problem) -> bool:
+    """Whether the passes before and after a gradient can be prepared: nothing but limits hides a pair, no row is left
+    out, nothing is dropped, and the sequence, from an int, is the only axis.
+    """
     mask = problem.mask
     return (
         len(problem.axes) == 1
