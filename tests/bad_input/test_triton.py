@@ -142,7 +142,7 @@ def test_rocm_until_someone_has_run_it(monkeypatch: pytest.MonkeyPatch):
 def test_the_interpreter_is_taken_by_name_only(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     explanation = call(explain, encoding=ShawEmbedding(D, 2))
-    assert explanation.chosen == "dense"
+    assert explanation.chosen == "native"
     assert explanation.others["triton"] == ["usable, but on this device only where it is named"]
 
 

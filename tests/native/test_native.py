@@ -340,7 +340,9 @@ def test_a_graph_that_asks_for_missing_kernels_is_told(monkeypatch) -> None:
 def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
     encoding, long, short = T5Bias(2), *([drawn(1, 2, n, 8) for _ in range(3)] for n in (2048, 16))
     assert explain(*long, encoding=encoding).chosen == "native"
-    assert explain(*short, encoding=encoding).chosen == "dense"  # the bias asks for one
+    assert explain(*short, encoding=encoding).chosen == "native"  # the bias asks for one: a prepared step
+    key_mask = torch.arange(16).expand(1, 16) < 12
+    assert explain(*short, encoding=encoding, key_mask=key_mask).chosen == "dense"  # a step that is not
     middle = [drawn(1, 2, 512, 8) for _ in range(3)]
     assert explain(*middle, encoding=encoding).chosen == "native"
     assert explain(*middle, encoding=encoding, dropout_p=0.1).chosen == "native"
