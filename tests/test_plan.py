@@ -486,3 +486,25 @@ def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.Mon
             monkeypatch.undo()
     assert seen > IN_THE_KEY
     assert seen <= IN_THE_KEY | WATCHED | OPERATIONS, seen
+
+
+def test_there_is_no_plan_under_autocast_of_any_device() -> None:
+    """Nor is one taken that was made before."""
+    query = torch.randn(1, HEADS, 12, WIDTH)
+    read = partial(plan._read_of_call, query, query, query, True, False, None, 0, 0, plan.Options())
+    assert read() is not None
+    for device in plan.DEVICES:
+        torch.set_autocast_enabled(device, True)
+        try:
+            assert read() is None
+        finally:
+            torch.set_autocast_enabled(device, False)
+
+
+def test_whether_triton_is_interpreted_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = torch.randn(1, HEADS, 12, WIDTH)
+    read = partial(plan._read_of_call, query, query, query, True, False, None, 0, 0, plan.Options(backend="triton"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    interpreted = read()
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert read() != interpreted

@@ -4,12 +4,14 @@ Metadata are shapes, strides, dtypes, flags, numbers that are no tensors, and se
 until the kernel starts. No value of a tensor is read. A plan holds no tensor and no address, so nothing needs to tell
 it that a module has changed: the encoding is lowered in every call, once, and its tables' metadata are in the key.
 
-A call has a plan where nothing watches it, its tensors are ordinary ones [B, H, L, D] on a CPU, its positions are
-starts, and it has no mask but causality and window, no key bias, no sinks, no dropout, and no terms of the caller's.
+A call has a plan where nothing watches it, its tensors are ordinary ones [B, H, L, D] on a CPU or on CUDA, its
+positions are starts, and it has no mask but causality and window, no key bias, no sinks, no dropout, and no terms of
+the caller's.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +37,7 @@ MOST_CALLS, MOST_TERMS = 256, 16
 """Kept at a time: calls, and kinds of terms of each."""
 WHOLE = (int, type(None))
 NUMBERS = (float, *WHOLE)
+DEVICES = "cpu", "cuda"
 Kept = TypeVar("Kept")
 Tables = tuple[OffsetTable | None, ...]
 
@@ -164,11 +167,11 @@ def _read_of_call(
         if type(tensor) not in ORDINARY or (read := _read_of_tensor(tensor)) is None or len(read[0]) != 4:
             return None
         of_tensors.append(read)
-    if not query.shape[0] == key.shape[0] == value.shape[0] or query.device.type != "cpu":
+    if not query.shape[0] == key.shape[0] == value.shape[0] or query.device.type not in DEVICES:
         return None
     return (
         *of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
-        torch.is_grad_enabled(), torch.get_num_threads(),
+        torch.is_grad_enabled(), torch.get_num_threads(), backend == "triton" and os.environ.get("TRITON_INTERPRET"),
     )  # fmt: skip
 
 
