@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -466,8 +467,12 @@ WATCHED = {
 OPERATIONS = {"embedding", "empty", "linear", "scaled_dot_product_attention"}
 
 
-def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every function of torch in C, up to where the plan runs: those that read a setting are known."""
+@pytest.mark.parametrize("backend", ["auto", "native", "dense", "triton"])
+def test_what_is_read_while_a_plan_is_made_is_in_its_key(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function of torch in C, up to where the plan runs: those that read a setting are known.
+
+    For triton the CPU takes the place of a GPU. What its passes read is in a key of their own: see test_prepared.py.
+    """
     seen = set[str]()
     query = torch.randn(1, HEADS, 12, WIDTH)
 
@@ -475,17 +480,25 @@ def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.Mon
         if event == "c_call" and str(getattr(function, "__module__", "")).startswith("torch"):
             seen.add(function.__name__)
 
-    for encoding in (None, *(ENCODINGS[name]() for name in ("relative", "t5", "alibi", "rotary", "disentangled"))):
-        for backend in ("auto", "native", "dense"):
+    with without_gpu() if backend == "triton" else nullcontext():
+        for encoding in (None, *(ENCODINGS[name]() for name in ("relative", "t5", "alibi", "rotary", "disentangled"))):
             relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
-            monkeypatch.setattr(plan.Plan, "run", lambda *_: query)
-            before = sys.getprofile()
-            sys.setprofile(see)
-            relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
-            sys.setprofile(before)
-            monkeypatch.undo()
+            with monkeypatch.context() as patch:
+                patch.setattr(plan.Plan, "run", lambda *_: query)
+                before = sys.getprofile()
+                sys.setprofile(see)
+                relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
+                sys.setprofile(before)
     assert seen > IN_THE_KEY
     assert seen <= IN_THE_KEY | WATCHED | OPERATIONS, seen
+
+
+def without_gpu() -> AbstractContextManager[object]:
+    """Kernels of triton are launched on the CPU, and do nothing."""
+    pytest.importorskip("triton", reason="Triton is a package for Linux")
+    from tests.triton.silent import silent
+
+    return silent()
 
 
 def test_there_is_no_plan_under_autocast_of_any_device() -> None:
