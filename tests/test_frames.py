@@ -24,7 +24,7 @@ MOST = {
     "auto": Count(29, 12, 14),
     "token": Count(169, 31, 94),
     "triton": Count(31, 13, 15),
-    "triton step": Count(56, 18, 30),
+    "triton step": Count(47, 15, 24),
 }
 
 

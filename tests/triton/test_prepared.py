@@ -311,7 +311,7 @@ def test_settings_between_calls_decide_what_is_launched(monkeypatch: pytest.Monk
 
 
 @compiled
-def test_a_plan_of_triton_holds_no_tensor_and_few_passes() -> None:
+def test_few_passes_of_a_call_are_kept() -> None:
     """However its tensors are aligned."""
     with silent(), torch.no_grad():
         for shift in range(3 * prepared.MOST):

@@ -64,8 +64,3 @@ def with_spare_rows(name: str, like: Tensor) -> Tensor:
     """Zeros in float32: with a row before and a row after for rows of vectors, of the shape itself for numbers."""
     shape = like.shape if name in NUMBERS else (*like.shape[:-2], like.shape[-2] + 2, like.shape[-1])
     return new_memory(like, shape, zeros=True)
-
-
-def without_spare_rows(name: str, memory: Tensor) -> Tensor:
-    """What was added to rows that are there."""
-    return memory if name in NUMBERS else memory[..., 1:-1, :]

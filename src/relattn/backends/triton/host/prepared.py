@@ -149,14 +149,13 @@ class Recorded(torch.autograd.Function):
             for n, gradient in zip(asked, gradients, strict=True):
                 found[n] = gradient
         else:
-            tree = Differentiable.of([*wanted[:3], False, False, *wanted[3:]])
 
             def run(call: Call, *answers: Tensor) -> Any:
+                tree = Differentiable.of([*wanted[:3], False, False, *wanted[3:]])
                 return launched(call, Answers(*answers, new_memory(total, total.shape, zeros=True)), tree)  # pyright: ignore[reportCallIssue]
 
             with without_autocast(output):
-                written = prepared.run(run, tensors, *answers, wanted=wanted)
-                query, key, value, _, _, (of_axis,) = gradients_of(written, tree)
+                query, key, value, _, _, (of_axis,) = gradients_of(prepared.run(run, tensors, *answers, wanted=wanted))
             for n, gradient in enumerate((query, key, value, of_axis.relative_query, *of_axis.tables)):
                 found[n] = gradient if wanted[n] else None
         for n, rows in enumerate(prepared.rows):

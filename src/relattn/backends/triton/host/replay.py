@@ -64,10 +64,6 @@ def new_memory(
     return made
 
 
-class Unnamed(Exception):
-    """A tensor of unknown origin."""
-
-
 class Replay(NamedTuple):
     """A pass of the kernels for tensors of certain metadata and alignments.
 
@@ -102,20 +98,19 @@ class Replay(NamedTuple):
                 others += -(-tensor.nbytes // ALIGNED) * ALIGNED
         in_launches = dict(names)
         for n, (given, tensor) in enumerate(zip(tensors, read, strict=True)):
-            if given.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
-                return None
             offsets.append(tensor.data_ptr() - given.data_ptr())
             in_launches[id(tensor)] = f"a[{n}]"
             if given.shape == tensor.shape:
                 names[id(tensor)] = f"a[{n}]"
+            if given.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
+                return None
+        if None in notes.launches:
+            return None
         try:
-            for launch in notes.launches:
-                if launch is None:
-                    return None
-                ready, programs, arguments = launch
+            for ready, programs, arguments in notes.launches:  # pyright: ignore[reportGeneralTypeIssues]
                 launches.append((ready, programs, _written(arguments, in_launches, in_kinds=False)))
             return cls(tuple(offsets), tuple(made), others, tuple(launches), _written(answers, names, in_kinds=True))
-        except Unnamed:
+        except KeyError:
             return None
 
     def run(self, tensors: Sequence[Tensor], addresses: Sequence[int]) -> Any:
@@ -137,7 +132,7 @@ class Replay(NamedTuple):
 def _written(whole: Any, names: Mapping[int, str], *, in_kinds: bool) -> Callable[[Sequence[Any], int], Any]:
     """A function of a and b that makes the same with other tensors; in_kinds: named tuples of their types, else plain.
 
-    Raises Unnamed: for a tensor without a name.
+    Raises KeyError: for a tensor without a name.
     """
     constants: list[Any] = []
 
@@ -146,19 +141,21 @@ def _written(whole: Any, names: Mapping[int, str], *, in_kinds: bool) -> Callabl
         return f"c[{len(constants) - 1}]"
 
     def text(part: Any) -> str:
+        form = "({}, )"
         if isinstance(part, Tensor):
-            if id(part) not in names:
-                raise Unnamed
             return names[id(part)]
-        if isinstance(part, (tuple, list)):
-            inside = "".join(f"{text(each)}, " for each in part)
-            kind = "" if type(part) in (tuple, list) or not in_kinds else constant(type(part))
-            return f"[{inside}]" if isinstance(part, list) else f"{kind}({inside})"
         if isinstance(part, dict):
-            return f"{{{''.join(f'{constant(name)}: {text(each)}, ' for name, each in part.items())}}}"
-        if is_dataclass(part):
-            inside = "".join(f"{text(getattr(part, field.name))}, " for field in fields(part))
-            return f"{constant(type(part))}({inside})"
-        return repr(part) if part is None or type(part) is int else constant(part)
+            form, inside = "{{{}}}", [f"{constant(name)}: {text(each)}" for name, each in part.items()]
+        elif isinstance(part, (tuple, list)):
+            form, inside = "[{}]" if isinstance(part, list) else form, list(map(text, part))
+        elif is_dataclass(part):
+            inside = [text(getattr(part, field.name)) for field in fields(part)]
+        else:
+            return repr(part) if part is None or type(part) is int else constant(part)
+        written = ", ".join(inside)
+        if "a[" not in written and "b +" not in written:  # without a tensor
+            return constant(part)
+        kind = constant(type(part)) if in_kinds and type(part) not in (tuple, list, dict) else ""
+        return kind + form.format(written)
 
     return eval(f"lambda a, b: {text(whole)}", {"c": constants})

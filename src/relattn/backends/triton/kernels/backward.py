@@ -29,7 +29,7 @@ from torch import Tensor
 from relattn.backends.problem_operator import Answers
 from relattn.backends.triton.device.axes import OfAxes, gradients_of_r, gradients_of_tables, memory_of_axes, memory_of_r
 from relattn.backends.triton.device.backward_inputs import BackwardInputs, Sides, sides_of
-from relattn.backends.triton.host.atomic_buffers import AtomicBuffers, memory_for, without_spare_rows
+from relattn.backends.triton.host.atomic_buffers import NUMBERS, AtomicBuffers, memory_for
 from relattn.backends.triton.host.autotune import architecture_of, launch
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.kernel_args import Pairs
@@ -48,6 +48,7 @@ class Written(NamedTuple):
     """What the kernels of a pass wrote. sums: by name, those of tables apart where the pass is deterministic."""
 
     call: Call
+    wanted: Differentiable[bool]
     inputs: BackwardInputs
     sides: Sides
     query: Tensor
@@ -63,7 +64,7 @@ def backward(call: Call, answers: Answers, wanted: Differentiable[bool]) -> Diff
     """The gradients by the call's tensors and tables, each in its dtype; None of tables, mask and key bias that are not
     wanted, and of zeros.
     """
-    return gradients_of(launched(call, answers, wanted), wanted)
+    return gradients_of(launched(call, answers, wanted))
 
 
 def launched(call: Call, answers: Answers, wanted: Differentiable[bool]) -> Written:
@@ -100,24 +101,26 @@ def launched(call: Call, answers: Answers, wanted: Differentiable[bool]) -> Writ
     else:
         table_sums = None
         launch_ordered(call, x, inputs, [], OfAxes(None, {}), mask)
-    return Written(call, inputs, sides, query, relative, sums, table_sums, of_axes, r_gradients, mask)
+    return Written(call, wanted, inputs, sides, query, relative, sums, table_sums, of_axes, r_gradients, mask)
 
 
-def gradients_of(written: Written, wanted: Differentiable[bool]) -> Differentiable[Tensor | None]:
+def gradients_of(written: Written) -> Differentiable[Tensor | None]:
     """The gradients from what the kernels wrote, as `backward` returns them."""
-    call, sums = written.call, written.sums
+    call, wanted, sums, of_tables, of_r, axes = written.call, written.wanted, {}, {}, {}, []
     if written.table_sums is None:
-        sums = {name: without_spare_rows(name, each) for name, each in sums.items()}
+        for name, memory in written.sums.items():
+            sums[name] = memory if name in NUMBERS else memory[..., 1:-1, :]
     else:
-        sums = sums | sums_of_tables(call, written.table_sums, wanted)
-    key, value = (sums[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
-    of_tables = gradients_of_tables(call, wanted, written.of_axes.rows)
+        sums = written.sums | sums_of_tables(call, written.table_sums, wanted)
+    key, value = sums["key"].to(call.key.dtype).contiguous(), sums["value"].to(call.value.dtype).contiguous()
+    if call.axes:
+        of_tables = gradients_of_tables(call, wanted, written.of_axes.rows)
+        of_r = gradients_of_r(call, written.r_gradients)
     for name in sums.keys() & TABLES:
         of_tables[0, name] = table_gradient(call, written.inputs, written.sides, name, sums[name])
-    relatives = {0: written.relative, **gradients_of_r(call, written.r_gradients)}
-    axes = []
     for n in range(len(wanted.axes)):
-        axes.append(PerAxis(relatives.get(n), PerTable(*[of_tables.get((n, name)) for name in TABLES])))
+        tables = PerTable(*map(of_tables.get, zip((n,) * len(TABLES), TABLES, strict=True)))
+        axes.append(PerAxis(of_r.get(n, written.relative if n == 0 else None), tables))
     by_mask = None if written.mask is None else written.mask.at
     return Differentiable(written.query, key, value, by_mask, sums.get("key_bias"), axes)
 
