@@ -17,7 +17,9 @@ from relattn.backends.triton.host import ready, reasons
 
 
 class Launch(NamedTuple):
-    """A launch. options: of its compilation. leaves: its arguments and constants, tensors as addresses."""
+    """A launch. options: for what the kernel was compiled, the arguments' specialization among them. leaves: its
+    arguments and constants, tensors as addresses.
+    """
 
     kernel: str
     options: dict[str, Any]
@@ -48,6 +50,7 @@ def silent() -> Iterator[list[Launch]]:
     launched: list[Launch] = []
 
     def run(kernel: Any, *arguments: Any, grid: tuple[int, ...], warmup: bool, **named: Any) -> Silent:
+        named["specialization"] = ready.specialization(arguments)
         constants = [named.pop(name) for name in kernel.arg_names[len(arguments) :]]
         launched.append(Launch(kernel.__name__, named, grid[0], [*leaves_of(arguments), *constants]))
         return Silent(kernel.__name__, named, launched)

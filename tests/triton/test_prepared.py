@@ -326,8 +326,9 @@ def test_few_passes_of_a_call_are_kept() -> None:
 
 def test_without_private_parts_of_triton_each_launch_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept, and nothing replayed."""
-    monkeypatch.setattr(ready, "specialize", None)
-    assert not ready._can_relaunch()
+    with monkeypatch.context() as patch:
+        patch.setattr(ready, "specialize", None)
+        assert not ready._can_relaunch()
     monkeypatch.setattr(ready, "CAN_RELAUNCH", False)
     monkeypatch.setattr(replay.Replay, "run", None)
     encoding, several, given = case("shaw", "causal", True)
