@@ -19,7 +19,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
-from unittest.mock import patch
 
 import torch
 
@@ -106,7 +105,7 @@ def token() -> Callable[[], torch.Tensor]:
 
 
 def triton() -> Callable[[], torch.Tensor]:
-    """The same attention by kernels that nothing launches."""
+    """The same attention by kernels that do nothing."""
     return without_gpu(attention("triton"))
 
 
@@ -117,13 +116,14 @@ def triton_step() -> Callable[[], None]:
 
 
 def without_gpu(call: Callable[[], Answer]) -> Callable[[], Answer]:
-    """The same call: the CPU takes the place of a GPU, and launches end at once."""
-    from relattn.backends.triton.host import reasons
-    from tests.triton.calls import launching
+    """The same call: the CPU takes the place of a GPU, and launches end at a driver that does nothing."""
+    from tests.triton.silent import silent
 
-    for module in launching():
-        call = patch.object(module, "launch", lambda *given, **more: None)(call)
-    return patch.object(reasons, "of_the_place", lambda device, index: [])(call)
+    def silenced() -> Answer:
+        with silent():
+            return call()
+
+    return silenced
 
 
 CALLS: dict[str, Callable[[], Callable[[], object]]] = {

@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -506,8 +507,12 @@ OF_STEPS = {
 }  # fmt: skip
 
 
-def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every function of torch in C, up to where the plan runs: those that read a setting are known."""
+@pytest.mark.parametrize("backend", ["auto", "native", "dense", "triton"])
+def test_what_is_read_while_a_plan_is_made_is_in_its_key(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function of torch in C, up to where the plan runs: those that read a setting are known.
+
+    For triton the CPU takes the place of a GPU. What its passes read is in a key of their own: see test_prepared.py.
+    """
     seen = set[str]()
     query = torch.randn(1, HEADS, 12, WIDTH)
 
@@ -515,15 +520,15 @@ def test_what_is_read_while_a_plan_is_made_is_in_its_key(monkeypatch: pytest.Mon
         if event == "c_call" and str(getattr(function, "__module__", "")).startswith("torch"):
             seen.add(function.__name__)
 
-    for encoding in (None, *(ENCODINGS[name]() for name in ("relative", "t5", "alibi", "rotary", "disentangled"))):
-        for backend in ("auto", "native", "dense"):
+    with without_gpu() if backend == "triton" else nullcontext():
+        for encoding in (None, *(ENCODINGS[name]() for name in ("relative", "t5", "alibi", "rotary", "disentangled"))):
             relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
-            monkeypatch.setattr(plan.Plan, "run", lambda *_: query)
-            before = sys.getprofile()
-            sys.setprofile(see)
-            relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
-            sys.setprofile(before)
-            monkeypatch.undo()
+            with monkeypatch.context() as patch:
+                patch.setattr(plan.Plan, "run", lambda *_: query)
+                before = sys.getprofile()
+                sys.setprofile(see)
+                relative_attention(query, query, query, is_causal=True, encoding=encoding, backend=backend)
+                sys.setprofile(before)
     assert seen > IN_THE_KEY
     assert seen <= IN_THE_KEY | WATCHED | OPERATIONS, seen
 
@@ -546,3 +551,33 @@ def test_what_is_read_while_a_pass_is_made_ready_is_in_its_key(monkeypatch: pyte
             sys.setprofile(None)
     assert all(problem_operator.KNOWN.values())
     assert seen <= IN_THE_KEY | WATCHED | OPERATIONS | OF_STEPS, seen - (IN_THE_KEY | WATCHED | OPERATIONS | OF_STEPS)
+
+
+def without_gpu() -> AbstractContextManager[object]:
+    """Kernels of triton are launched on the CPU, and do nothing."""
+    pytest.importorskip("triton", reason="Triton is a package for Linux")
+    from tests.triton.silent import silent
+
+    return silent()
+
+
+def test_there_is_no_plan_under_autocast_of_any_device() -> None:
+    """Nor is one taken that was made before."""
+    query = torch.randn(1, HEADS, 12, WIDTH)
+    read = partial(plan._read_of_call, query, query, query, True, False, None, 0, 0, plan.Options())
+    assert read() is not None
+    for device in plan.DEVICES:
+        torch.set_autocast_enabled(device, True)
+        try:
+            assert read() is None
+        finally:
+            torch.set_autocast_enabled(device, False)
+
+
+def test_whether_triton_is_interpreted_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = torch.randn(1, HEADS, 12, WIDTH)
+    read = partial(plan._read_of_call, query, query, query, True, False, None, 0, 0, plan.Options(backend="triton"))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    interpreted = read()
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert read() != interpreted

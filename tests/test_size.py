@@ -4,7 +4,8 @@ The aim is 21,000 lines, of which 15,500 are code. A change that raises the boun
 blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 430 and 290.
 Visible ranges on the Triton kernels: 165 and 95. Visible parts of the ring: 246 and 140. Blocks that calls share,
 ranges of explicit positions, and shares of the backward pass by their blocks: 244 and 178. The backend blocks in place
-of tiled: fewer by 1,064 and 702.
+of tiled: fewer by 1,064 and 702. Plans on CUDA: 5 and 4.
+Passes of Triton's kernels that are replayed: 432 and 303.
 """
 
 import ast
@@ -15,7 +16,7 @@ import pytest
 
 from tests.reach import ROOT
 
-MOST_LINES, MOST_CODE = 27_591, 18_765
+MOST_LINES, MOST_CODE = 28_028, 19_072
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

@@ -58,6 +58,7 @@ def is_watched() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateImportUsage]
         or forward_ad._current_level >= 0
         or torch.is_autocast_enabled("cpu")
+        or torch.is_autocast_enabled("cuda")
         or type(F.scaled_dot_product_attention) is not BuiltinFunctionType
     )
 

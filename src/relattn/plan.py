@@ -4,12 +4,14 @@ Metadata are shapes, strides, dtypes, flags, numbers that are no tensors, and se
 until the kernel starts. No value of a tensor is read. A plan holds no tensor and no address, so nothing needs to tell
 it that a module has changed: the encoding is lowered in every call, once, and its tables' metadata are in the key.
 
-A call has a plan where nothing watches it, its tensors are ordinary ones [B, H, L, D] on a CPU, its positions are
-starts, and it has no mask but causality and window, no key bias, no sinks, no dropout, and no terms of the caller's.
+A call has a plan where nothing watches it, its tensors are ordinary ones [B, H, L, D] on a CPU or on CUDA, its
+positions are starts, and it has no mask but causality and window, no key bias, no sinks, no dropout, and no terms of
+the caller's.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -35,6 +37,7 @@ MOST_TERMS = 16
 """Kept at a time for a call: kinds of terms."""
 WHOLE = (int, type(None))
 NUMBERS = (float, *WHOLE)
+DEVICES = "cpu", "cuda"
 Tables = tuple[OffsetTable | None, ...]
 
 
@@ -157,7 +160,7 @@ def _read_of_call(
         and (window is None or (type(window) is tuple and all(type(side) in WHOLE for side in window)))
         and (encoding is None or isinstance(encoding, RelativeEncoding))
         and type(query) in ORDINARY
-        and query.device.type == "cpu"
+        and query.device.type in DEVICES
     ):
         return None
     of_tensors = read_of((query, key, value))
@@ -169,7 +172,7 @@ def _read_of_call(
         return None
     return (
         of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
-        torch.is_grad_enabled(), torch.get_num_threads(),
+        torch.is_grad_enabled(), torch.get_num_threads(), backend == "triton" and os.environ.get("TRITON_INTERPRET"),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -31,6 +32,12 @@ class TritonBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, if wanted, lse. Dropout's seed lies on the device, and is drawn there."""
         return run(problem, seed_of(problem, problem.query.device))
+
+    def prepared(self, problem: Problem, starts: Sequence[int]) -> Callable[..., Tensor] | None:
+        """O of q, k, v, r and tables, with the gradients of all."""
+        from relattn.backends.triton.host.prepared import prepared
+
+        return prepared(problem, starts)
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

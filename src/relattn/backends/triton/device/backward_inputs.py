@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,6 +13,7 @@ from relattn.backends.triton.device.clip_regions import AFTER, BEFORE
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.kernel_args import Rows
 from relattn.backends.triton.host.pack import beyond, wanted_tables
+from relattn.backends.triton.host.replay import new_memory
 from relattn.equation.problem import Differentiable
 
 
@@ -49,8 +49,8 @@ def sides_of(call: Call, wanted: Differentiable[bool]) -> Sides:
         table = tables.get(name)
         if table is None or table.zero or not beyond(call, table):
             return None
-        make = call.query.new_zeros if name == "relative_queries" else call.query.new_empty  # the first is added to
-        return make(2, *call.query.shape[:2], length, dtype=torch.float32)
+        is_added_to = name == "relative_queries"
+        return new_memory(call.query, (2, *call.query.shape[:2], length), zeros=is_added_to)
 
     tables, queries, keys = wanted_tables(call, wanted), call.query.shape[2], call.key.shape[2]
     return Sides(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import wanted_tables
+from relattn.backends.triton.host.replay import new_memory
 from relattn.equation.problem import Differentiable
 
 NUMBERS = ("bias", "key_bias")
@@ -63,9 +63,4 @@ def memory_for(call: Call, wanted: Differentiable[bool]) -> dict[str, Tensor]:
 def with_spare_rows(name: str, like: Tensor) -> Tensor:
     """Zeros in float32: with a row before and a row after for rows of vectors, of the shape itself for numbers."""
     shape = like.shape if name in NUMBERS else (*like.shape[:-2], like.shape[-2] + 2, like.shape[-1])
-    return like.new_zeros(shape, dtype=torch.float32)
-
-
-def without_spare_rows(name: str, memory: Tensor) -> Tensor:
-    """What was added to rows that are there."""
-    return memory if name in NUMBERS else memory[..., 1:-1, :]
+    return new_memory(like, shape, zeros=True)

@@ -32,6 +32,7 @@ from relattn.backends.triton.device.bands import INTERPRETED
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import widths_of
 from relattn.backends.triton.host.ready import keep, recall
+from relattn.backends.triton.host.replay import note
 from relattn.backends.triton.host.tile_configs import SMALLEST, TileConfig, constants, has_few_rows, tile_configs
 
 REGISTERS = 255
@@ -69,7 +70,8 @@ def launch(
         has_few_rows(call),
     )  # fmt: skip
     if (again := recall(known_by, arguments)) is not None:
-        again.launch(programs(again.owned), arguments)
+        note(again, count := programs(again.owned), arguments)
+        again.launch(count, arguments)
         return
     widths = {**widths_of(call), **more}
     kind = *widths.values(), call.precision, magnitude, _kinds(arguments)
@@ -91,9 +93,11 @@ def launch(
     else:
         launched = run(config)
     (_first if fastest is None else _fastest)[key] = config
+    kept, owned = None, config.tile * config.groups
     if fastest is not None or not is_timed:  # else a graph is captured, and a later call is timed
         compiled_in = *widths.values(), *constants(kernel, config).values()
-        keep(known_by, arguments, launched, compiled_in, config.tile * config.groups)
+        kept = keep(known_by, arguments, launched, compiled_in, owned)
+    note(kept, programs(owned), arguments)
 
 
 def _may_be_timed() -> bool:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relattn.backends.problem_operator import Forward
+from relattn.backends.triton.host.replay import new_memory
 from relattn.equation.problem import Part
 from relattn.equation.visible_ranges import VisibleRanges
 from relattn.positions.position import Position
@@ -136,5 +137,5 @@ class Call:
 def answers_of(call: Call) -> Forward:
     """Memory for the answers: O in the dtype of the query or in float32, the others in float32."""
     rows = call.query.shape[:3]
-    make = partial(call.query.new_empty, rows, dtype=torch.float32)
-    return Forward(call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype), make(), make(), make())
+    make = partial(new_memory, call.query, rows)
+    return Forward(new_memory(call.query, (*rows, call.value.shape[3]), call.output_dtype), make(), make(), make())

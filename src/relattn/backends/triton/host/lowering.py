@@ -93,10 +93,10 @@ def _precision(problem: Problem, dtype: torch.dtype, *, is_explicit: bool) -> st
     if is_explicit or dtype != torch.float32 or problem.axes[0][2:5] != (None, None, None):
         return "ieee"
     fits = max(problem.query.shape[3], problem.value.shape[3]) <= WIDEST_IN_PARTS
-    return "tf32x3" if fits and not _highest_is_asked_for() else "ieee"
+    return "tf32x3" if fits and not highest_is_asked_for() else "ieee"
 
 
-def _highest_is_asked_for() -> bool:
+def highest_is_asked_for() -> bool:
     """PyTorch's setting."""
     try:
         return torch.get_float32_matmul_precision() == "highest"

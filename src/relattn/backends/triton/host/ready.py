@@ -5,19 +5,37 @@ dtypes, which numbers are 1 or multiples of 16, how addresses are aligned. For e
 these, argument by argument, and writes the options as a text. Here a launch is known by what decides its constants and
 options, and by the same specialization, from the same function of Triton. A launch that is known calls the compiled
 kernel.
+
+What of Triton is not public is called here alone. Where this Triton lacks it, nothing is kept, and each launch is
+Triton's own.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import triton.runtime.jit
 from triton import knobs
 from triton.backends.compiler import BaseBackend
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver
-from triton.runtime.jit import native_specialize_impl
 
 from relattn.backends.triton.host.opened import opened
+
+specialize: Any = getattr(triton.runtime.jit, "native_specialize_impl", None)
+"""What of arguments decides the code that is compiled for them."""
+
+
+def _can_relaunch() -> bool:
+    """Whether this Triton has what a launch without its look-up calls, and it answers as it did where we tried it."""
+    has = all(hasattr(CompiledKernel, name) for name in ("run", "_init_handles")) and hasattr(knobs, "HookChain")
+    try:
+        return has and len(specialize(BaseBackend, (1, None), False, True, True)) == 2
+    except TypeError:
+        return False
+
+
+CAN_RELAUNCH = _can_relaunch()
 
 
 class Ready(NamedTuple):
@@ -83,11 +101,15 @@ def specialization(arguments: tuple) -> tuple:
     what the bundles hold, and their form stands beside it.
     """
     form, leaves = opened(arguments)
-    return form, native_specialize_impl(BaseBackend, leaves, False, True, True)
+    return form, specialize(BaseBackend, leaves, False, True, True)
 
 
-def keep(known_by: tuple, arguments: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1) -> None:
+def keep(
+    known_by: tuple, arguments: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1
+) -> Ready | None:  # fmt: skip
     """Remember what kernel[grid](...) returned; Triton's interpreter compiles nothing, and returns None."""
-    if isinstance(launched, CompiledKernel):
-        ready = Ready(launched, constants, owned)
-        remembered.setdefault(known_by, []).insert(0, (specialization(arguments), ready))
+    if not CAN_RELAUNCH or not isinstance(launched, CompiledKernel):
+        return None
+    ready = Ready(launched, constants, owned)
+    remembered.setdefault(known_by, []).insert(0, (specialization(arguments), ready))
+    return ready

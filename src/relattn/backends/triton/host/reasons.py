@@ -16,9 +16,7 @@ from relattn.interception import constant_in_graphs
 from relattn.positions.certainty import statically_true
 
 TRIED = ("3.7", "3.8", "3.9")
-"""The versions of Triton that the kernels were tried with. 3.6 does not compile them. `ready.py` asks a function of
-Triton that is not public, and others may lack it.
-"""
+"""The versions of Triton that the kernels were tried with. 3.6 does not compile them."""
 HOW_TO_GET_IT = (
     "Triton 3.7 comes with torch 2.12 and 2.13, 3.8 with torch 2.14, 3.9 with torch 2.15; beside an older torch "
     "(2.11 was tried), pip install 'triton==3.7.1'"

@@ -29,6 +29,7 @@ from relattn.backends.triton.device.skew import columns_from_pairs
 from relattn.backends.triton.host.autotune import architecture_of, launch
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.kernel_args import KernelArgs
+from relattn.backends.triton.host.replay import new_memory
 from relattn.backends.triton.host.tile_configs import tiles_of_a_program
 from relattn.equation.problem import Differentiable
 
@@ -50,9 +51,10 @@ def gradients_of_keys(
     call: Call, x: KernelArgs, inputs: BackwardInputs, sides: Sides, wanted: Differentiable[bool]
 ) -> dict[str, Tensor]:
     """dk, dv and a wanted da, each in its dtype."""
-    gradients = {name: getattr(call, name).new_empty(getattr(call, name).shape) for name in ("key", "value")}
+    named = {"key": call.key, "value": call.value}
     if wanted.key_bias and call.key_bias is not None:
-        gradients["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
+        named["key_bias"] = call.key_bias
+    gradients = {name: new_memory(each, each.shape, None) for name, each in named.items()}
     batch, heads, keys = call.key.shape[:3]
     has_bands = call.relative_keys is not None or call.relative_values is not None  # which two tiles share
     tiles = tiles_of_a_program(keys_kernel, call, keys, architecture_of(call)) if has_bands else 1

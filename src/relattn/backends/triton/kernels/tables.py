@@ -18,6 +18,7 @@ from relattn.backends.triton.device.backward_inputs import BackwardInputs, Sides
 from relattn.backends.triton.host.call import Call, Table
 from relattn.backends.triton.host.kernel_args import KernelArgs
 from relattn.backends.triton.host.pack import wanted_tables
+from relattn.backends.triton.host.replay import new_memory
 from relattn.backends.triton.host.tile_configs import has_room_for_all_tables
 from relattn.backends.triton.kernels.diagonals import Diagonals, Sums, SumsMemory
 from relattn.equation.problem import TABLES, Differentiable
@@ -60,9 +61,7 @@ def _to_sum(
     blocks = math.ceil((end - first) / BLOCK)
     parts = max(min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first)), 1)
     sums = {
-        name: call.query.new_empty(
-            parts, heads, stop - start, *getattr(call, name).values.shape[2:], dtype=torch.float32
-        )
+        name: new_memory(call.query, (parts, heads, stop - start, *getattr(call, name).values.shape[2:]))
         for name, (start, stop) in extents.items()
     }
     into = Sums(**{name: _sums_memory(sums.get(name), extents.get(name)) for name in Sums._fields})
