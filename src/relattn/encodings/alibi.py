@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relattn.checks.terms import check_kind
 from relattn.checks.values import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.checks import check_heads, empty_parameter
 from relattn.encodings.constants import LONG_TENSORS, SMALL_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -51,14 +51,14 @@ class AlibiBias(RelativeEncoding):
         """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
-        self.heads = range(self.num_heads)
+        self.heads: range = range(self.num_heads)  # the paper's slopes depend on the number of all heads
         check_flag("learned", learned)
         check_flag("signed", signed)
         self.learned, self.signed = learned, signed
         self.given_slopes = None if slopes is None else check_slopes(slopes, self.num_heads)
         self.slopes: nn.Parameter | tuple[float, ...] | None = self.given_slopes
         if learned:
-            self.slopes = allocated(lambda: nn.Parameter(torch.empty(self.num_heads)), num_heads=self.num_heads)
+            self.slopes = empty_parameter(self.num_heads, num_heads=self.num_heads)
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -85,10 +85,6 @@ class AlibiBias(RelativeEncoding):
         else:
             bias = _rows(parameter.double(), _distances(*span, self.signed, query.device), dtype)
         return ScoreTerms(bias=OffsetTable(bias, span.first, "error"))
-
-    def keep_heads(self, first: int, count: int) -> None:
-        """The slopes of these heads; the paper's depend on the number of all heads."""
-        self.heads = range(first, first + count)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
@@ -133,7 +129,7 @@ def _given_slopes(slopes: tuple[float, ...], device: torch.device) -> Float64[Te
 
 @lru_tensor_cache(SMALL_TENSORS)
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
-    """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
+    """`relattn.offsets.alibi_slopes`, made on the device."""
     lower = 1 << (num_heads.bit_length() - 1)
     step = 8.0 / lower
     regular = torch.logspace(-step, -8.0, lower, base=2.0, dtype=torch.float64, device=device)

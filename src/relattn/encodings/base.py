@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,7 @@ class RelativeEncoding(nn.Module, ABC):
         holds.
     head_axes: the axis of a parameter that counts the heads, by the parameter's name in `named_parameters`. A parameter
         that is not named is shared by the heads. All are shared where `num_heads` is None.
+    heads: which of num_heads heads it has, if it makes their numbers from the number of all heads; else None.
     split: how processes share the heads; `relattn.distributed.HeadwiseParallel` sets it. None: one process has all
         heads.
     """
@@ -60,6 +62,7 @@ class RelativeEncoding(nn.Module, ABC):
     axes: tuple[str, ...] = ON_SEQUENCE
     has_tables = True
     head_axes: Mapping[str, int] = MappingProxyType({})
+    heads: range | None = None
     split: Split | None = None
 
     @property
@@ -113,14 +116,25 @@ class RelativeEncoding(nn.Module, ABC):
         """Become the encoding of `count` heads, from `first` on. The parameters already belong to these heads.
 
         `Split.own` calls it on a copy. An encoding overrides it if it makes numbers per head from anything but a
-        parameter.
+        parameter, and has no `heads`.
         """
-        if getattr(self, "num_heads", None) is not None:
+        if isinstance(self.heads, range):
+            self.heads = range(first, first + count)
+        elif getattr(self, "num_heads", None) is not None:
             self.num_heads = count
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """The name for the error where a visible offset has no row in the table called `table`, and what to do."""
         return more_rows(table, positions)
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`: those that it keeps under their names."""
+        made_with = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            if parameter.kind is not parameter.VAR_POSITIONAL and hasattr(self, name):
+                label = "" if parameter.default is parameter.empty else f"{name}="
+                made_with.append(f"{label}{getattr(self, name)!r}")
+        return ", ".join(made_with)
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:
         if not isinstance(other, RelativeEncoding):
@@ -144,7 +158,6 @@ def prepare(
 def _prepared(
     encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
 ) -> Float[Tensor, "B Hk Lk D"]:
-    """`prepare` for an encoding that changes keys."""
     if isinstance(encoding, EncodingSum):
         for operand in encoding.encodings:
             key = prepare(operand, key, key_places)
@@ -191,7 +204,6 @@ def _lowered(
     value: Float[Tensor, "B Hk Lk Dv"] | None,
     places: Places,
 ) -> ScoreTerms:
-    """`lower` without autocast."""
     if isinstance(encoding, EncodingSum):
         parts: list[ScoreTerms] = []
         for operand in encoding.operands:
@@ -217,7 +229,6 @@ def _lowered(
 
 
 def _refuse_spread_parameters(encoding: RelativeEncoding) -> None:
-    """Raises TypeError: for a parameter that is a DTensor, if the encoding is not split."""
     for name, parameter in encoding.named_parameters():
         if is_dtensor(parameter):
             refuse_spread(f"{_name(encoding)} {name}", parameter)
@@ -276,14 +287,6 @@ def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> Sc
     return reduce(add, own + others)
 
 
-def _keys_of(encoding: RelativeEncoding, key: Tensor, key_position: Position) -> Tensor:
-    return encoding.prepare_keys(key, key_position)
-
-
-def _terms_of(encoding: RelativeEncoding, query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
-    return encoding.terms(query, key, positions)
-
-
 class OnAxis(RelativeEncoding):
     """encoding.on(axis): the encoding over the offsets of that axis. `encoding` holds its parameters.
 
@@ -317,7 +320,7 @@ class OnAxis(RelativeEncoding):
         """The keys as the encoding prepares them, by their positions on the axis."""
         (axis,) = self.axes
         assert isinstance(key_position, Mapping)
-        return self.encoding(_keys_of, key, key_position[axis])
+        return self.encoding(lambda encoding: encoding.prepare_keys(key, key_position[axis]))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The encoding keeps them."""
@@ -327,7 +330,7 @@ class OnAxis(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The encoding's terms, for the positions on the axis."""
-        return self.encoding(_terms_of, query, key, positions)
+        return self.encoding(lambda encoding: encoding.terms(query, key, positions))
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """As the encoding names it."""

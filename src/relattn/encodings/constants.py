@@ -7,6 +7,7 @@ from functools import lru_cache, wraps
 from typing import TypeVar, TypeVarTuple
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from relattn.interception import is_intercepted
@@ -31,10 +32,7 @@ def lru_tensor_cache(size: int) -> Callable[[Callable[[*Key], Made]], Callable[[
     """
 
     def keeping(make: Callable[[*Key], Made]) -> Callable[[*Key], Made]:
-        @lru_cache(maxsize=size)
-        def kept(*key: *Key) -> Made:
-            with torch.inference_mode(False):
-                return make(*key)
+        kept = lru_cache(maxsize=size)(torch.inference_mode(False)(make))
 
         @wraps(make)
         def ask(*key: *Key) -> Made:
@@ -44,3 +42,9 @@ def lru_tensor_cache(size: int) -> Callable[[Callable[[*Key], Made]], Callable[[
         return ask
 
     return keeping
+
+
+def inverse_frequencies(width: int, base: float, device: torch.device) -> Float64[Tensor, "half"]:
+    """base^(-2 i / width) for i = 0 .. width/2 - 1, as in `offsets`, on the device in one operation."""
+    last = -(width - 2) / width
+    return torch.logspace(0.0, last, width // 2, base=base, dtype=torch.float64, device=device)

@@ -28,16 +28,11 @@ def _edges(device: torch.device, first: int, last: int, steps: int, count: int, 
     return torch.tensor(_edge_numbers(first, last, steps, count, strict), dtype=torch.int64, device=device)
 
 
-@cache
-def _cached_edges(
-    device: torch.device, first: int, last: int, steps: int, count: int, strict: bool
-) -> Int64[Tensor, "count"]:
-    """The edges, kept for good: a CUDA graph cannot copy them to its device, and may hold their address.
+_cached_edges = cache(torch.inference_mode(False)(_edges))
+"""The edges, kept for good: a CUDA graph cannot copy them to its device, and may hold their address.
 
-    The copy ends before the tensor is given away, so every stream may read it.
-    """
-    with torch.inference_mode(False):
-        return _edges(device, first, last, steps, count, strict)
+The copy ends before the tensor is given away, so every stream may read it.
+"""
 
 
 @constant_in_graphs

@@ -61,7 +61,7 @@ class FunctionBias(RelativeEncoding):
         if not callable(function):
             raise TypeError(f"function: got {came(function)}; expected a Module or a function of the offsets")
         self.num_heads = check_size("num_heads", num_heads)
-        self.heads = range(self.num_heads)
+        self.heads: range = range(self.num_heads)  # the function is called for all heads
         self.axes = check_axes("FunctionBias axes", axes)
         self.function = function
 
@@ -78,10 +78,6 @@ class FunctionBias(RelativeEncoding):
         rows = self._called(offsets, query)
         self._check_rows(rows, offsets)
         return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "error"))
-
-    def keep_heads(self, first: int, count: int) -> None:
-        """The function's numbers for these heads; it is called for all heads."""
-        self.heads = range(first, first + count)
 
     def _of_heads(self, rows: Float[Tensor, "H n"]) -> Float[Tensor, "own n"]:
         """The rows of the heads that it has.

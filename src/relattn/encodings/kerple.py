@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relattn.checks.terms import check_kind
 from relattn.checks.values import check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.checks import check_heads, empty_parameter
 from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
@@ -56,9 +56,7 @@ class KerpleBias(RelativeEncoding):
         self.num_heads = check_size("num_heads", num_heads)
         check_choice("kind", kind, ("log", "power"))
         self.kind: Literal["log", "power"] = kind
-        self.r1, self.r2 = (
-            allocated(lambda: nn.Parameter(torch.empty(self.num_heads)), num_heads=self.num_heads) for _ in range(2)
-        )
+        self.r1, self.r2 = (empty_parameter(self.num_heads, num_heads=self.num_heads) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,10 +78,6 @@ class KerpleBias(RelativeEncoding):
         distances = _distances(*span, r1.dtype, query.device)
         grown = torch.log1p(r2 * distances) if self.kind == "log" else _power(distances, r2)
         return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "error"))
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return f"{self.num_heads}, kind={self.kind!r}"
 
 
 @lru_tensor_cache(LONG_TENSORS)

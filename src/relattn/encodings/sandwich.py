@@ -9,8 +9,7 @@ from torch import Tensor
 from relattn.checks.values import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads
-from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
-from relattn.encodings.frequencies import inverse_frequencies
+from relattn.encodings.constants import LONG_TENSORS, inverse_frequencies, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span
@@ -46,7 +45,7 @@ class SandwichBias(RelativeEncoding):
         """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
-        self.heads = range(self.num_heads)
+        self.heads: range = range(self.num_heads)  # their ratios depend on the number of all heads
         self.width = check_size("width", width)
         if self.width % 2:
             raise ValueError(f"width: got {self.width}; expected an even width, a sine and a cosine for each frequency")
@@ -63,14 +62,6 @@ class SandwichBias(RelativeEncoding):
 
         span = positions.span
         return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "error"))
-
-    def keep_heads(self, first: int, count: int) -> None:
-        """The biases of these heads; their ratios depend on the number of all heads."""
-        self.heads = range(first, first + count)
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return f"{self.num_heads}, width={self.width}"
 
 
 @lru_tensor_cache(LONG_TENSORS)
