@@ -29,7 +29,6 @@ from relattn.equation.philox import factors_of, seed_of
 from relattn.equation.problem import Differentiable, Problem
 from relattn.equation.visibility import Visibility, keys_in_reach
 from relattn.equation.visible_ranges import VisibleRanges
-from relattn.positions.positions import Positions
 
 QUERIES, FEWEST_QUERIES = 128, 16
 PAIRS = 2**20
@@ -136,22 +135,11 @@ def _hide_(scores: Float[Tensor, "B H n m"], mask: Mask) -> None:
     kept, positions = mask.kept(), mask.positions
     if kept is not None and not kept.all():
         scores.masked_fill_(~kept, -torch.inf)
-    for keys in _limited(positions):
+    first, end = keys_in_reach(positions, of_all=True)
+    for keys in (slice(0, first), slice(end, positions.key_length)):
         beyond = Mask(positions.part(slice(0, positions.query_length), keys)).beyond_limits()
         if beyond is not None:
             scores[..., keys].masked_fill_(beyond, -torch.inf)
-
-
-def _limited(positions: Positions) -> list[slice]:
-    """The keys that causality and window hide from some query: those before and after what all queries see."""
-    origin, first, end, count = positions.known_origin, 0, positions.key_length, positions.key_length
-    if origin is None:
-        return [slice(0, count)]
-    if positions.lowest is not None:
-        first = min(max(positions.lowest - origin + positions.query_length - 1, 0), count)
-    if positions.highest is not None:
-        end = min(max(positions.highest - origin + 1, 0), count)
-    return [slice(0, first), slice(end, count)] if first <= end else [slice(0, count)]
 
 
 def _exp_(exponents: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.checks.tensors import INTEGER_DTYPES, check_layout, has_shape, shape
+from relattn.checks.tensors import INTEGER_DTYPES, check_layout, has_shape, refuse_device, shape
 from relattn.checks.values import FAR, as_int, came
 from relattn.errors import ShapeError
 from relattn.positions.certainty import statically_true
@@ -104,20 +104,16 @@ def places_beside(
     """
     if not query_by_axis and not key_by_axis:
         return Places(sequence)
-    for name, here, there in (
-        ("key_position", query_by_axis, key_by_axis),
-        ("query_position", key_by_axis, query_by_axis),
-    ):
+    sides = {"key_position": (query_by_axis, key_by_axis), "query_position": (key_by_axis, query_by_axis)}
+    for name, (here, there) in sides.items():
         missing = [axis for axis in here if axis not in there]
         if missing:
             raise ValueError(
                 f"{name}: got no axis {missing[0]!r}, which the other side has; expected both sides on the same axes; "
                 "give it to both, or to neither"
             )
-    others = {
-        axis: positions_on(axis, place, key_by_axis[axis], sequence.query_length, sequence.key_length, sequence.device)
-        for axis, place in query_by_axis.items()
-    }
+    sizes = sequence.query_length, sequence.key_length, sequence.device
+    others = {axis: positions_on(axis, place, key_by_axis[axis], *sizes) for axis, place in query_by_axis.items()}
     return Places(sequence, others)
 
 
@@ -158,7 +154,7 @@ def _position_of_tensor(
         raise TypeError(f"{name}: got dtype {given.dtype}; expected integer positions; convert with .long()")
     is_start = given.dim() == 0
     if given.device != device and not (is_start and given.device.type == "cpu"):
-        raise ValueError(f"{name}: got device {given.device}; expected {device}, the query's; move it with .to()")
+        refuse_device(name, given, device, "the query's")
     positions = given.to(torch.int64)  # a narrower dtype would overflow in arithmetic
     if is_start:
         return ContiguousPositions(positions)
