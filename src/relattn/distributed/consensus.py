@@ -34,13 +34,8 @@ def agree(
     Raises RuntimeError: where another rank has an error; ShapeError, ValueError: where the lengths, or any others,
     differ. It also raises the error itself, if there is one.
     """
-    own = [
-        number,
-        int(error is not None),
-        *lengths.values(),
-        *(zlib.crc32(str(value).encode()) for value in others.values()),
-    ]
-    of_ranks = group.all_numbers(own)
+    checksums = [zlib.crc32(str(value).encode()) for value in others.values()]
+    of_ranks = group.all_numbers([number, int(error is not None), *lengths.values(), *checksums])
     if error is not None:
         raise error
     refusing = [rank for rank, (_, refuses, *_) in enumerate(of_ranks) if refuses]

@@ -35,7 +35,8 @@ def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigza
     group = Group(mesh)
     check_choice("layout", layout, LAYOUTS)
     dim = _nonnegative_dim(tensor, dim)
-    padded = _padded(tensor, dim, multiple(group.world, layout))
+    missing = -tensor.shape[dim] % multiple(group.world, layout)
+    padded = F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, missing)) if missing else tensor
     own = pieces(group.rank, group.world, padded.shape[dim] // group.world, layout)
     return torch.cat([padded.narrow(dim, piece.start, piece.length) for piece in own], dim)
 
@@ -93,12 +94,6 @@ def check_part(name: str, length: int, layout: Layout) -> None:
             f"{name}: got a part of length {length}; expected an even one, two pieces of a zigzag; "
             "relattn.distributed.split makes such parts, or take layout='contiguous'"
         )
-
-
-def _padded(tensor: Tensor, dim: int, to: int) -> Tensor:
-    """With zeros at the end of an axis, up to a multiple."""
-    missing = -tensor.shape[dim] % to
-    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, missing)) if missing else tensor
 
 
 def _nonnegative_dim(tensor: Tensor, dim: int) -> int:

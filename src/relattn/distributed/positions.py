@@ -44,16 +44,10 @@ class SplitPositions:
             for axis, place in self.by_axis.items()
         }
 
-    def is_explicit(self) -> bool:
-        """Whether the sequence's positions are explicit."""
-        return isinstance(self.by_axis[SEQUENCE], ExplicitPositions)
-
     def described(self) -> str:
         """The facts that must be the same on all ranks."""
-        alike = {
-            axis: "explicit" if isinstance(place, ExplicitPositions) else place for axis, place in self.by_axis.items()
-        }
-        return str(alike)
+        explicit = ExplicitPositions
+        return str({axis: "explicit" if isinstance(one, explicit) else one for axis, one in self.by_axis.items()})
 
 
 def split_positions(

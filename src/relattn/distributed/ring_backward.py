@@ -89,7 +89,7 @@ class Backward:
             answers = Answers(*(of[meeting.number][:, :, meeting.queries] for of in self.answers))
             wanted = sums.wanted._replace(**dict.fromkeys(self.home, True))
             gradients = self.ring.backend.gradients(problem, answers, wanted)
-        sums.add(problem, meeting.queries, meeting.keys, gradients)
+        sums.add(meeting.queries, meeting.keys, gradients)
         return gradients
 
     def _settle(self, number: int, share: tuple[slice, ...], step: int, chunk: list[Tensor]) -> Passing:

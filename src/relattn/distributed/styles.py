@@ -35,11 +35,7 @@ class ContextParallel(ParallelStyle):
     """
 
     def __init__(
-        self,
-        mesh: DeviceMesh | None = None,
-        *,
-        layout: Layout = "zigzag",
-        rotate: Rotate | Literal["auto"] = "auto",
+        self, mesh: DeviceMesh | None = None, *, layout: Layout = "zigzag", rotate: Rotate | Literal["auto"] = "auto"
     ) -> None:
         super().__init__()
         check_choice("layout", layout, LAYOUTS)
