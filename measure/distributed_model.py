@@ -3,7 +3,7 @@
     python -m measure.distributed_model
 
 Writes model.md and model.svg in measure/results/devices-model. Bytes are those of `relattn.distributed.traffic`,
-pairs those of `relattn.distributed.layout`. Time passes hop by hop: see `ring`.
+pairs those of `relattn.distributed.parts`. Time passes hop by hop: see `ring`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from measure.distributed_model_table import write
 from measure.ring_bound import hidden_from
 from relattn.distributed import traffic
-from relattn.distributed.layout import Layout, multiple, pieces
+from relattn.distributed.parts import Layout, multiple, pieces
 from relattn.distributed.traffic import Sizes
 
 OUT = Path(__file__).parent / "results" / "devices-model"

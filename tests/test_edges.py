@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import relattn
+from relattn.encodings.constants import edges_reached
 from relattn.encodings.disentangled import _delta_of
-from relattn.encodings.edges import edges_reached
 from relattn.encodings.t5 import buckets
 from relattn.positions.offsets import log_edges
 from relattn.positions.positions import Span

@@ -92,7 +92,6 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
 
 
 def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
-    """A float tensor [..., heads, length, width], of the query's dtype and device."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {kind_of(tensor)}; expected a tensor [batch, heads, length, width]")
     if type(tensor) not in ORDINARY and is_dtensor(tensor):

@@ -138,5 +138,4 @@ def _check_visible(
 
 
 def _on(positions: Positions) -> str:
-    """The axis of the offsets, for a message; nothing for the sequence."""
     return "" if positions.axis == SEQUENCE else f" on the axis {positions.axis!r}"

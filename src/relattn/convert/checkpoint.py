@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from relattn.checks.values import check_choice, kind_of
-from relattn.convert.finding import name_layer_in_errors, our_layers, their_layers
+from relattn.convert.finding import FORMATS, name_layer_in_errors, our_layers, their_layers
 from relattn.convert.format import Format, MismatchError, Tensors
-from relattn.convert.registry import FORMATS
 from relattn.encodings.base import RelativeEncoding
 from relattn.nn import RelativeMultiheadAttention
 

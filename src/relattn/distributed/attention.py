@@ -18,15 +18,13 @@ from relattn.checks.positions import check_window
 from relattn.checks.tensors import check_key_mask, check_segments
 from relattn.checks.values import check_choice, check_flag, check_probability
 from relattn.distributed import gathering, ring
-from relattn.distributed.arguments import Arguments, agree_on_arguments
+from relattn.distributed.arguments import Arguments, agree, agree_on_arguments
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
-from relattn.distributed.consensus import agree
 from relattn.distributed.group import Group
-from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
 from relattn.distributed.merge import merging
 from relattn.distributed.needs import Needs
-from relattn.distributed.parts import check_part
+from relattn.distributed.parts import LAYOUTS, Layout, check_part, pieces
 from relattn.distributed.positions import SplitPositions, split_positions
 from relattn.distributed.visible_parts import exchanged_needs, visible_parts
 from relattn.encodings.base import RelativeEncoding

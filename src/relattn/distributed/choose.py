@@ -129,7 +129,6 @@ def _traffic(call: Call, rotate: Rotate, needs: Needs | None) -> Traffic:
 
 
 def _of_needs(call: Call, sizes: traffic.Sizes, needs: Needs) -> Traffic:
-    """The ring's bytes, on average over the ranks."""
     lengths = [sum(part.stop - part.start for part in share) for share in rounds(call.own(sizes.keys))]
     of_all = traffic.ring_of_keys(sizes, *needs.sent(lengths))
     return Traffic(*(-(-sent // sizes.world) for sent in of_all))

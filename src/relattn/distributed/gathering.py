@@ -7,9 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.call import Request
-from relattn.distributed.layout import pieces
 from relattn.distributed.lowering import Call, Gathered, lower_all_ranks
-from relattn.distributed.parts import ordered
+from relattn.distributed.parts import ordered, pieces
 from relattn.equation.part import part_of
 from relattn.equation.problem import Problem
 from relattn.equation.visibility import keys_in_reach

@@ -14,8 +14,7 @@ from relattn.checks.positions import places_beside
 from relattn.checks.tensors import check_attn_mask
 from relattn.distributed import traffic
 from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout, Piece, pieces
-from relattn.distributed.parts import ordered
+from relattn.distributed.parts import Layout, Piece, ordered, pieces
 from relattn.distributed.positions import SplitPositions
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.equation.problem import Part, Problem

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from relattn.checks.positions import position_of, positions_beside, sequence_and_others
 from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout, Piece
-from relattn.distributed.parts import ordered
+from relattn.distributed.parts import Layout, Piece, ordered
 from relattn.errors import UnsupportedError
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions

@@ -14,7 +14,7 @@ from relattn.distributed.attention import context_parallel_attention
 from relattn.distributed.choose import ROTATES, Rotate
 from relattn.distributed.group import Group
 from relattn.distributed.headwise import HeadwiseParallel
-from relattn.distributed.layout import LAYOUTS, Layout
+from relattn.distributed.parts import LAYOUTS, Layout
 from relattn.nn.projected import ProjectedAttention
 
 

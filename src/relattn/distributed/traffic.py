@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from relattn.distributed.layout import Layout, Piece, multiple, pieces
+from relattn.distributed.parts import Layout, Piece, multiple, pieces
 
 
 class Traffic(NamedTuple):

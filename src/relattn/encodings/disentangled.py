@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from relattn.checks.values import FAR, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads, empty_parameter
-from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
-from relattn.encodings.edges import edges_reached
+from relattn.encodings.constants import SMALL_TENSORS, edges_reached, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, gather_rows
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span

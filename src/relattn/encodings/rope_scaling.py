@@ -125,7 +125,6 @@ def _checked(name: str, value: Any, pairs: int) -> Any:
 
 
 def _temperature(scaling: dict[str, Any]) -> float:
-    """The attention_factor that belongs to factor."""
     factor = scaling["factor"]
     if scaling["rope_type"] == "yarn":
         return 0.1 * math.log(factor) + 1.0

@@ -177,7 +177,6 @@ class RotaryEmbedding(RelativeEncoding):
 
 
 def _hashable(rule: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The items of a rule, its lists as tuples."""
     return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in rule.items())
 
 
@@ -196,7 +195,6 @@ def _checked_sections(sections: object, pairs: int) -> dict[str, int]:
 
 
 def _axes_of_pairs(sizes: list[int], interleaved: bool) -> list[int]:
-    """The number of the axis that each feature pair belongs to."""
     if not interleaved:
         return [axis for axis, size in enumerate(sizes) for _ in range(size)]
     count = len(sizes)

@@ -13,8 +13,7 @@ from relattn.checks.terms import check_kind
 from relattn.checks.values import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads, empty_parameter
-from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
-from relattn.encodings.edges import edges_reached
+from relattn.encodings.constants import SMALL_TENSORS, edges_reached, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span

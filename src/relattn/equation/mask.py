@@ -132,7 +132,6 @@ class Mask(NamedTuple):
 
 
 def _beyond_diagonals(positions: Positions, origin: int) -> Bool[Tensor, "1 1 Lq Lk"]:
-    """True above the diagonal of offset `highest`, and below that of `lowest`."""
     lowest, highest = positions.lowest, positions.highest
     pairs = torch.ones(1, 1, positions.query_length, positions.key_length, dtype=torch.bool, device=positions.device)
     if highest is None:

@@ -60,7 +60,6 @@ def units(place: Position) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=1024)
 def _units_of(terms: tuple[tuple[int, int, int], ...]) -> tuple[int, ...] | None:
-    """`units` of digits."""
     if any(step < 0 for step, _, _ in terms):
         return None
     found = sorted({1, *(unit for _, repeat, length in terms for unit in (repeat, repeat * length))})

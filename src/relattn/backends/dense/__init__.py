@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
@@ -53,8 +53,9 @@ class DenseBackend:
         if lse is not None and key_shift is not None:
             lse = lse + key_shift
         weights = _softmax(scores)
-        if problem.dropout_p > 0.0:
-            weights = _dropout(weights, problem)
+        if problem.dropout_p > 0.0:  # by the problem's seed where it has one, else as torch's generator draws
+            seed = problem.seed
+            weights = F.dropout(weights, problem.dropout_p) if seed is None else weights * factors_of(problem, seed)
         output = value_sums(weights, problem.value, visibility.keys)
         # Only visible pairs have their own column in a strip: a row without visible pairs must not enter it.
         if alive is not None and any(axis.relative_values is not None for axis in problem.axes):
@@ -86,13 +87,6 @@ def add_relative_values(
     return output
 
 
-def _dropout(weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
-    """The weights with dropout: by the problem's seed where it has one, else as torch's generator draws."""
-    if problem.seed is None:
-        return F.dropout(weights, problem.dropout_p)
-    return weights * factors_of(problem, problem.seed)
-
-
 def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
     """softmax(S). Where there are many pairs and no graph needs S, it overwrites S, a few heads at a time."""
     looked_at = scores.requires_grad or torch.compiler.is_compiling() or under_torch_func()
@@ -115,9 +109,12 @@ def _masked_scores(
     hidden = problem.mask.hidden()
     visibility = Visibility.of_pairs(problem.mask, hidden, problem.key.shape[1])
     scores, key_shift = unmasked_scores(visibility.cleaned(problem) if torch.is_grad_enabled() else problem)
-    if hidden is None:
-        return scores, visibility, key_shift
-    scores = _fill_hidden(scores, hidden if visibility.queries is None else hidden & visibility.queries.unsqueeze(-1))
+    if hidden is not None and visibility.queries is not None:
+        hidden = hidden & visibility.queries.unsqueeze(-1)
+    if hidden is not None:  # in place as in `add`
+        scores = (
+            scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
+        )
     return scores, visibility, key_shift
 
 
@@ -154,13 +151,6 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     return scores
 
 
-def _fill_hidden(
-    scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq Lk"]
-) -> Float[Tensor, "B Hq Lq Lk"]:
-    """-inf where hidden, like `add`."""
-    return scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
-
-
 def _relative_query_products(problem: Problem, table: OffsetTable, positions: Positions) -> Float[Tensor, "B Hq Lq Lk"]:
     """scale * RQ[d] . k_j: for one query each key's own row; else a strip with one row per key, of Lq + Lk - 1 numbers.
 
@@ -171,8 +161,7 @@ def _relative_query_products(problem: Problem, table: OffsetTable, positions: Po
     key = problem.key.to(dtype) * problem.scale
     key = key if problem.num_groups() == 1 else key.repeat_interleave(problem.num_groups(), dim=1)
     if positions.query_length == 1 and positions.origin is not None:
-        first, count = positions.origin, positions.key_length
-        rows = table.to(dtype).rows(first, count)
+        rows = table.to(dtype).rows(positions.origin, positions.key_length)
         return (key * rows).sum(-1).unsqueeze(-2)
     at_once = max(positions.query_length, KEYS_AT_ONCE)
     if torch.compiler.is_compiling() or positions.key_length <= 2 * at_once:

@@ -252,8 +252,6 @@ class _GatherColumns(torch.autograd.Function):
 
 
 class _SumColumns(torch.autograd.Function):
-    """sum_columns, differentiable."""
-
     generate_vmap_rule = True
 
     @staticmethod

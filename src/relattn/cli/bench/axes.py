@@ -33,9 +33,8 @@ def encoding_of(workload: Workload) -> RelativeEncoding:
         return GridBias(workload.grid, workload.heads)
     if workload.encoding == "decomposed":
         height, width = workload.grid
-        return RelativeEmbedding(workload.head_dim, height).on("y") + RelativeEmbedding(workload.head_dim, width).on(
-            "x"
-        )
+        of_y, of_x = (RelativeEmbedding(workload.head_dim, size) for size in (height, width))
+        return of_y.on("y") + of_x.on("x")
     of_x, of_y = (T5Bias(workload.heads, num_buckets=PAGE_BUCKETS, max_distance=FURTHEST) for _ in range(2))
     return T5Bias(workload.heads) + of_x.on("x") + of_y.on("y")
 

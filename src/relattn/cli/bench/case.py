@@ -83,6 +83,6 @@ def step(case: Case, call: Call) -> dict[str, Tensor]:
     output = call()
     leaves = case.leaves
     gradients = torch.autograd.grad(output, list(leaves.values()), case.upstream)
-    return {"output": output.detach()} | {
-        f"gradient of {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)
-    }
+    return dict(
+        zip(("output", *(f"gradient of {name}" for name in leaves)), (output.detach(), *gradients), strict=True)
+    )

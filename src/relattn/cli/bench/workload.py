@@ -136,6 +136,5 @@ class Workload:
 
     @property
     def _encoded(self) -> str:
-        """Encoding and window, in words."""
         window = "" if self.window is None else f", window {self.window}"
         return f"{self.encoding}{' (lowered)' if self.lowered else ''}{window}"
