@@ -105,12 +105,12 @@ class Bar:
 
     def __enter__(self) -> Bar:
         if isinstance(self._shown, _Moving):
-            self._shown.display.start()
+            self._shown._display.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if isinstance(self._shown, _Moving):
-            self._shown.display.stop()
+            self._shown._display.stop()
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -129,22 +129,22 @@ class _Moving:
     def __init__(self) -> None:
         label, note = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}"))
         columns = label, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), note
-        self.display = Progress(*columns, console=err, transient=True)
+        self._display = Progress(*columns, console=err, transient=True)
         self._task: TaskID | None = None
         self._first = True
 
     def begin(self, label: str, total: int) -> None:
         if self._task is not None:
-            self.display.remove_task(self._task)
-        self._task, self._first = self.display.add_task(label, total=total, note=""), True
+            self._display.remove_task(self._task)
+        self._task, self._first = self._display.add_task(label, total=total, note=""), True
 
     def advance(self, done: int, note: str) -> None:
         if self._task is None:
             return
         if self._first and done > 1:  # a run that goes on: what was done before took none of this run's time
-            self.display.reset(self._task, completed=done, note=note)
+            self._display.reset(self._task, completed=done, note=note)
         else:
-            self.display.update(self._task, completed=done, note=note)
+            self._display.update(self._task, completed=done, note=note)
         self._first = False
 
 

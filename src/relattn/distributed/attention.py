@@ -243,9 +243,8 @@ def _arguments(
     if options.segment_ids is not None:
         of_queries, of_keys = check_segments(options.segment_ids, batch, query, key)
         segments = of_queries.reshape(rows, lengths[0]), of_keys.reshape(rows, lengths[1])
-    for_all = Options(
-        softcap=options.softcap, dropout_p=check_probability("dropout_p", options.dropout_p), scale=options.scale
-    )
+    dropout_p = check_probability("dropout_p", options.dropout_p)
+    for_all = Options(softcap=options.softcap, dropout_p=dropout_p, scale=options.scale)
 
     def side(name: str, position: PositionsLike, length: int) -> SplitPositions:
         own = pieces(group.rank, group.world, length, layout)

@@ -143,9 +143,8 @@ def lower_all_ranks(call: Call, keys: Gathered) -> Problem:
         zero, count = query.new_zeros(1), whole.length
         terms = _with_rows(call.encoding, lambda one: zero.expand(*one.shape[:-2], count, one.shape[-1]))
         bare = replace(bare, encoding=terms)
-    return _problem(
-        bare, replace(keys, segments=None), query, call.query_positions.whole(call.group, call.layout), whole
-    )
+    where = call.query_positions.whole(call.group, call.layout)
+    return _problem(bare, replace(keys, segments=None), query, where, whole)
 
 
 def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Position], piece: Piece) -> Problem:
@@ -160,12 +159,10 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
     sides = ({axis: place for axis, place in side.items() if axis != SEQUENCE} for side in (where, keys.positions))
     places = places_beside(sequence, *sides)
     options = call.options._replace(attn_mask=mask)
-    problem = request(
-        query, key, value, call.batch, places, encoding, options, keys_are_prepared=True, return_lse=True
-    ).problem
+    made = request(query, key, value, call.batch, places, encoding, options, keys_are_prepared=True, return_lse=True)
     segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
-    return problem.replace(
-        mask=problem.mask._replace(key_mask=keys.key_mask, segments=segments),
+    return made.problem.replace(
+        mask=made.problem.mask._replace(key_mask=keys.key_mask, segments=segments),
         key_bias=keys.key_bias,
         part=Part(piece.start, 0, 0, query.shape[1]),
         seed=call.seed,

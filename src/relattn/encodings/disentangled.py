@@ -84,9 +84,8 @@ class DisentangledEmbedding(RelativeEncoding):
         self.num_buckets = num_buckets
         self.c2p, self.p2c = c2p, p2c
         rows = {"max_distance": self.max_distance} if num_buckets is None else {"num_buckets": num_buckets}
-        self.relative_embeddings = empty_parameter(
-            2 * (num_buckets or self.max_distance), self.embed_dim, **rows, embed_dim=self.embed_dim
-        )
+        count = 2 * (num_buckets or self.max_distance)
+        self.relative_embeddings = empty_parameter(count, self.embed_dim, **rows, embed_dim=self.embed_dim)
         sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim, "embed_dim": self.embed_dim}
         self.pos_key_proj, self.pos_query_proj = (
             allocated(lambda: nn.Linear(self.embed_dim, width), **sizes) if has_term else None
@@ -109,9 +108,7 @@ class DisentangledEmbedding(RelativeEncoding):
         tables = {}
         for name, projection in (("relative_keys", self.pos_key_proj), ("relative_queries", self.pos_query_proj)):
             if projection is not None:
-                rows = (
-                    projection(self.relative_embeddings).unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
-                )
+                rows = projection(self.relative_embeddings).unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
                 tables[name] = disentangled_table(rows, self.max_distance, self.num_buckets, positions)
         return ScoreTerms(**tables)
 

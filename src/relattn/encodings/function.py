@@ -72,9 +72,8 @@ class FunctionBias(RelativeEncoding):
         check_heads("FunctionBias", len(self.heads), None, query)
         span = positions.span
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        offsets = (
-            positions.offsets_on_axes() if isinstance(positions, JointPositions) else span.offsets(query.device)
-        ).to(dtype)
+        offsets = positions.offsets_on_axes() if isinstance(positions, JointPositions) else span.offsets(query.device)
+        offsets = offsets.to(dtype)
         rows = self._called(offsets, query)
         self._check_rows(rows, offsets)
         return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "error"))

@@ -128,9 +128,8 @@ class GridBias(_GridTable):
         if as_int(extra) not in (0, CLASS_ROWS):
             raise ValueError(f"extra: got {came(extra)}; expected 0, or 3 for the rows of a class token")
         self.extra = int(extra)
-        self.bias = empty_parameter(
-            self.num_rows + self.extra, self.num_heads, num_heads=self.num_heads, sizes=max(self.sizes)
-        )
+        largest = {"num_heads": self.num_heads, "sizes": max(self.sizes)}
+        self.bias = empty_parameter(self.num_rows + self.extra, self.num_heads, **largest)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -212,9 +211,8 @@ class GridEmbedding(_GridTable):
         self.head_dim = check_size("head_dim", head_dim)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         heads = self.num_heads or 1
-        self.relative_keys = empty_parameter(
-            heads, self.num_rows, self.head_dim, head_dim=self.head_dim, num_heads=heads, sizes=max(self.sizes)
-        )
+        largest = {"head_dim": self.head_dim, "num_heads": heads, "sizes": max(self.sizes)}
+        self.relative_keys = empty_parameter(heads, self.num_rows, self.head_dim, **largest)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -47,9 +47,8 @@ class KeyQueryEmbedding(RelativeEncoding):
         self.max_length = check_size("max_length", max_length)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         heads, num_rows = self.num_heads or 1, 2 * self.max_length - 1
-        self.relative_embeddings = empty_parameter(
-            heads, num_rows, self.head_dim, max_length=self.max_length, head_dim=self.head_dim, num_heads=heads
-        )
+        sizes = {"max_length": self.max_length, "head_dim": self.head_dim, "num_heads": heads}
+        self.relative_embeddings = empty_parameter(heads, num_rows, self.head_dim, **sizes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -60,9 +60,8 @@ class RelativeEmbedding(RelativeEncoding):
         self.causal = causal
         self.beyond: Beyond = beyond
         heads, num_rows = self.num_heads or 1, self.max_length if causal else 2 * self.max_length - 1
-        self.relative_keys = empty_parameter(
-            heads, num_rows, self.head_dim, max_length=self.max_length, head_dim=self.head_dim, num_heads=heads
-        )
+        sizes = {"max_length": self.max_length, "head_dim": self.head_dim, "num_heads": heads}
+        self.relative_keys = empty_parameter(heads, num_rows, self.head_dim, **sizes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

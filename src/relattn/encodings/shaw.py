@@ -50,15 +50,9 @@ class ShawEmbedding(RelativeEncoding):
         self.values = values
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         heads, num_rows = self.num_heads or 1, self.left + self.right + 1
-
-        def table() -> nn.Parameter:
-            largest = max(self.max_distance)
-            return empty_parameter(
-                heads, num_rows, self.head_dim, max_distance=largest, head_dim=self.head_dim, num_heads=heads
-            )
-
-        self.relative_keys = table()
-        self.relative_values = table() if values else None
+        sizes = {"max_distance": max(self.max_distance), "head_dim": self.head_dim, "num_heads": heads}
+        self.relative_keys = empty_parameter(heads, num_rows, self.head_dim, **sizes)
+        self.relative_values = empty_parameter(heads, num_rows, self.head_dim, **sizes) if values else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

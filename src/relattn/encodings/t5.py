@@ -51,9 +51,8 @@ class T5Bias(RelativeEncoding):
         self.num_heads = check_size("num_heads", num_heads)
         self.num_buckets, self.max_distance = check_buckets(num_buckets, max_distance, bidirectional)
         self.bidirectional = bidirectional
-        self.bias = empty_parameter(
-            self.num_buckets, self.num_heads, num_heads=self.num_heads, num_buckets=self.num_buckets
-        )
+        sizes = {"num_heads": self.num_heads, "num_buckets": self.num_buckets}
+        self.bias = empty_parameter(self.num_buckets, self.num_heads, **sizes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

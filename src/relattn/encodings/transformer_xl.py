@@ -160,10 +160,8 @@ def _sinusoids_of(
     first: int | Int64[Tensor, ""], count: int, width: int, interleaved: bool, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "count width"]:
     """R[-d] of a span, as `offsets.sinusoids`. Only one answer is kept, because it is as wide as the model."""
-    distances = -Span(first, count).offsets(device)
-    angles = distances.double().unsqueeze(-1) * inverse_frequencies(
-        width, 10000.0, device
-    )  # large ones need all digits
+    distances = -Span(first, count).offsets(device).double()  # large ones need all digits
+    angles = distances.unsqueeze(-1) * inverse_frequencies(width, 10000.0, device)
     sinusoids = angles.sin(), angles.cos()
     joined = torch.stack(sinusoids, dim=-1).flatten(-2) if interleaved else torch.cat(sinusoids, dim=-1)
     return joined.to(dtype)

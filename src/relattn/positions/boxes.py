@@ -32,18 +32,9 @@ class Box(NamedTuple):
         return prod(self.sizes)
 
     @property
-    def elements(self) -> slice:
-        """Which of the side's elements they are."""
-        return slice(self.start, self.start + self.count)
-
-    @property
     def reach(self) -> int:
         """How far the last element stands beyond the first."""
         return sum(step * (size - 1) for step, size in zip(self.steps, self.sizes, strict=True))
-
-    def reversed(self, length: int) -> Box:
-        """Minus the positions, seen from the last of the side's `length` elements."""
-        return Box(length - self.start - self.count, -(self.position + self.reach), self.sizes, self.steps)
 
 
 def units(place: Position) -> tuple[int, ...] | None:

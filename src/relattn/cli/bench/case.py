@@ -58,10 +58,8 @@ def make_case(workload: Workload) -> Case:
     def normal(shape: tuple[int, ...] | torch.Size) -> Tensor:
         return torch.randn(shape, generator=generator, device=workload.device, dtype=dtype)
 
-    query, key, value = (
-        normal(shape)[:, :, : workload.length].requires_grad_(workload.training)
-        for shape in (query_shape, key_shape, key_shape)
-    )
+    shapes = query_shape, key_shape, key_shape
+    query, key, value = (normal(shape)[:, :, : workload.length].requires_grad_(workload.training) for shape in shapes)
     if workload.on_axes:
         encoding, places = encoding_of(workload), places_of(workload, generator)
     else:
@@ -83,6 +81,4 @@ def step(case: Case, call: Call) -> dict[str, Tensor]:
     output = call()
     leaves = case.leaves
     gradients = torch.autograd.grad(output, list(leaves.values()), case.upstream)
-    return dict(
-        zip(("output", *(f"gradient of {name}" for name in leaves)), (output.detach(), *gradients), strict=True)
-    )
+    return {"output": output.detach()} | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
