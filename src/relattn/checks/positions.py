@@ -120,9 +120,7 @@ def places_beside(
 def positions_beside(
     name: str, by_axis: Mapping[Any, object], batch: Sequence[int], length: int, device: torch.device
 ) -> dict[str, Position]:
-    """Where one side stands on each axis beside the sequence. A start that is a tensor becomes a list that counts up
-    from it.
-    """
+    """Where one side stands on each axis beside the sequence. A start that is a tensor becomes a list of positions."""
     parsed = {}
     for axis, given in by_axis.items():
         if not isinstance(axis, str) or not axis:

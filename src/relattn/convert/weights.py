@@ -22,9 +22,7 @@ def q_k_v(ours: Tensors, part: str = "weight") -> tuple[Tensor, Tensor, Tensor]:
 def encoding_of_table(
     ours: Tensors, make: Callable[[int, int, int | None], RelativeEncoding], name: str = "encoding.relative_keys"
 ) -> tuple[RelativeEncoding, int]:
-    """make(head_dim, rows, num_heads) of a table [heads, rows, head_dim], and the width of a head. One head is None,
-    for one table that all heads share.
-    """
+    """make(head_dim, rows, num_heads) of a table, and the width of a head. One head is None: one table for all."""
     heads, rows, head_dim = ours[name].shape
     return make(head_dim, rows, heads if heads > 1 else None), head_dim
 

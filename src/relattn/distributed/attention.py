@@ -226,9 +226,7 @@ def _arguments(
     *,
     return_lse: bool = False,
 ) -> Arguments:
-    """The arguments with one batch axis, checked as far as one rank can check them. return_lse: whether the caller gets
-    lse.
-    """
+    """The arguments with one batch axis, checked as far as one rank can. return_lse: whether the caller gets lse."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
     check_choice("layout", layout, LAYOUTS)

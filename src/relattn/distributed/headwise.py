@@ -99,9 +99,7 @@ class HeadwiseParallel(ParallelStyle):
             encoding.get_submodule(owner).register_parameter(short, parts[parameter])
 
     def _source(self) -> dict[str, Any]:
-        """The process whose numbers all processes take, as `parallelize_module` names it; torch 2.6 always takes the
-        first.
-        """
+        """The process whose numbers all take, as `parallelize_module` names it; torch 2.6 always takes the first."""
         return {"src_data_rank": self.src_data_rank} if hasattr(self, "src_data_rank") else {}
 
 

@@ -78,9 +78,7 @@ class Call:
         return self.key_mask is not None or self.segments is not None
 
     def limits_of_elements(self) -> tuple[int | None, int | None]:
-        """The limits of key - query, counted in elements of the sequences. None for explicit positions, too: they are
-        not read.
-        """
+        """The limits of key - query, counted in elements. None for explicit positions, too: they are not read."""
         query, key = self.query_positions.by_axis[SEQUENCE], self.key_positions.by_axis[SEQUENCE]
         if not (isinstance(query, ContiguousPositions) and isinstance(key, ContiguousPositions)):
             return None, None

@@ -21,9 +21,7 @@ from relattn.positions.positions import SEQUENCE
 
 @dataclass(frozen=True)
 class SplitPositions:
-    """Where one side stands on each axis, the sequence first: contiguous and grid positions for the whole, explicit
-    ones for the part.
-    """
+    """Where one side stands on each axis, the sequence first: of the whole; explicit positions are of the part."""
 
     by_axis: dict[str, Position]
 

@@ -46,11 +46,10 @@ class Backward:
             Sums(problem, list(islice(needs, len(arguments.tensors))))
             for arguments, problem in zip(ring.arguments, self.problems, strict=True)
         ]
-        travels = [name for name, one in zip(CHUNK, needs_grad, strict=False) if one]
         self.home = {
             name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            for name, tensor in zip(CHUNK, self.own, strict=True)
-            if name in travels
+            for name, tensor, travels in zip(CHUNK, self.own, needs_grad[:2], strict=True)
+            if travels
         }
         self.here: list[Tensor] = []
         self.owned: list[Tensor] = []
@@ -146,9 +145,7 @@ def zeros_like(tensor: Tensor) -> Tensor:
 
 
 class Sums:
-    """The gradients of a piece's tensors, without keys and values, which travel; needed: for which of its operator's
-    tensors.
-    """
+    """The gradients of a piece's tensors that do not travel; needed: for which of its operator's tensors."""
 
     def __init__(self, problem: Problem, needed: Sequence[bool]) -> None:
         self.problem, asked = problem, iter(needed)

@@ -100,9 +100,7 @@ def _cos_sin(
 
 
 def _materialized(table: Tensor) -> Tensor:
-    """The same numbers. torch.compile would compute a cosine again wherever it is read, for every head and pair; it
-    writes down what is read through strides.
-    """
+    """The same numbers, read through strides. Else torch.compile computes a cosine again for every head and pair."""
     return table.as_strided(table.shape, table.stride())
 
 

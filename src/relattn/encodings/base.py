@@ -382,9 +382,7 @@ class EncodingSum(RelativeEncoding):
         return lower(self, query, key, None, Places(others.pop(SEQUENCE, positions), others))
 
     def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
-        """The operands' terms as one. Terms over the caller's query are added first, then the others are joined to
-        them.
-        """
+        """The operands' terms as one. Terms over the caller's query are added first, then the others joined to them."""
         if statically_true(positions.query_length == 0) or statically_true(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
         combined = _added([part.by_axes()[ON_SEQUENCE] if part.axes else part for part in parts], query)

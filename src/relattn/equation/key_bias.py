@@ -88,9 +88,7 @@ def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor,
 
 
 def _ends(positions: Positions) -> tuple[Int64[Tensor, "*B Lq"], Int64[Tensor, "*B Lq"]]:
-    """For each query the index of the first and of the last key that it sees by its offset; any index where it sees
-    none.
-    """
+    """For each query the index of the first and of the last key that it sees by its offset; any where it sees none."""
     lowest, highest, count, origin = positions.lowest, positions.highest, positions.key_length, positions.origin
     if origin is not None:
         lowest, highest = (None if limit is None else limit - origin for limit in (lowest, highest))

@@ -63,9 +63,7 @@ def _of_positions(positions: Positions) -> tuple[Int32[Tensor, "#B 1 Lq 2"], Int
 
 
 def _of_ids(mask: Mask) -> tuple[Int32[Tensor, "B 1 Lq 2"], Int32[Tensor, "B 1 Lk 2"]]:
-    """By segments and key mask. A key that is left out has no id: it is below all others where the largest are asked
-    for, and above them where the smallest are.
-    """
+    """By segments and key mask. A key that is left out has no id: it changes neither the largest nor the smallest."""
     if mask.segments is None:
         assert mask.key_mask is not None
         key_ids = mask.key_mask.new_zeros(mask.key_mask.shape, dtype=torch.int64)

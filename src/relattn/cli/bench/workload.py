@@ -85,14 +85,6 @@ class Workload:
         return self.length if self.window is None else min(self.length, self.window + 1)
 
     @property
-    def pairs(self) -> int:
-        """The number of visible pairs of a query and a key, per head."""
-        if self.decoding:
-            return self.reach
-        past = self.reach * self.length - self.reach * (self.reach - 1) // 2
-        return past if self.causal else 2 * past - self.length
-
-    @property
     def flops(self) -> float:
         """4 B H L^2 D multiplications and additions of attention without encoding; half when causal; 3.5x to train.
 
