@@ -9,20 +9,12 @@ from relattn.convert import bert, returnn_key_shift, returnn_rel_pos, tensor2ten
 from relattn.convert.format import Axes, Format, MismatchError, Tensors, layers_in
 from relattn.convert.weights import PROJECTIONS
 
-FORMATS: dict[str, Format] = {
-    one.name: one
-    for one in (
-        bert.RELATIVE_KEY,
-        bert.RELATIVE_KEY_QUERY,
-        transfo_xl.TRANSFO_XL,
-        tensor2tensor.RELATIVE,
-        tensor2tensor.RELATIVE_V2,
-        tensor2tensor.UNMASKED_RELATIVE_V2,
-        returnn_key_shift.KEY_SHIFT,
-        returnn_rel_pos.REL_POS,
-        x_transformers.X_TRANSFORMERS,
-    )
-}
+_ALL = (
+    bert.RELATIVE_KEY, bert.RELATIVE_KEY_QUERY, transfo_xl.TRANSFO_XL, tensor2tensor.RELATIVE,
+    tensor2tensor.RELATIVE_V2, tensor2tensor.UNMASKED_RELATIVE_V2, returnn_key_shift.KEY_SHIFT,
+    returnn_rel_pos.REL_POS, x_transformers.X_TRANSFORMERS,
+)  # fmt: skip
+FORMATS: dict[str, Format] = {one.name: one for one in _ALL}
 """What `to_relattn` takes as its source and `from_relattn` as its target, by name."""
 
 OURS: Axes = {f"{name}.{part}": axes for name in PROJECTIONS for part, axes in (("weight", (2,)), ("bias", (1,)))}

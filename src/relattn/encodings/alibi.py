@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from relattn.checks.terms import check_kind
 from relattn.checks.values import check_flag, check_size, check_slopes
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import check_heads, empty_parameter
 from relattn.encodings.constants import LONG_TENSORS, SMALL_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.offsets import alibi_slopes
-from relattn.positions.positions import Positions, Span
+from relattn.positions.positions import Positions, Span, Start
 
 
 class AlibiBias(RelativeEncoding):
@@ -68,9 +68,7 @@ class AlibiBias(RelativeEncoding):
             with torch.no_grad():
                 self.slopes.copy_(torch.tensor(start, dtype=torch.float64))
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = -slope_h * |d|, or slope_h * d, on the span."""
         parameter = self.slopes if isinstance(self.slopes, Tensor) else None
         check_heads("AlibiBias", len(self.heads), None, query, parameter)
@@ -92,16 +90,12 @@ class AlibiBias(RelativeEncoding):
         return f"{self.num_heads}, slopes={slopes}, learned={self.learned}, signed={self.signed}"
 
 
-def _rows(
-    slopes: Float64[Tensor, "H"], distances: Int64[Tensor, "count"], dtype: torch.dtype
-) -> Float[Tensor, "H count"]:
+def _rows(slopes: Float64[Tensor, "H"], distances: Int64[Tensor, "n"], dtype: torch.dtype) -> Float[Tensor, "H n"]:
     return (slopes.unsqueeze(-1) * distances).to(dtype)
 
 
 @lru_tensor_cache(LONG_TENSORS)
-def _distances(
-    first: int | Int64[Tensor, ""], count: int, signed: bool, device: torch.device
-) -> Int64[Tensor, "count"]:
+def _distances(first: Start, count: int, signed: bool, device: torch.device) -> Int64[Tensor, "count"]:
     """-|d|, or d, on a span."""
     offsets = Span(first, count).offsets(device)
     return offsets if signed else -offsets.abs()
@@ -109,7 +103,7 @@ def _distances(
 
 @lru_tensor_cache(LONG_TENSORS)
 def _fixed_rows(
-    first: int | Int64[Tensor, ""],
+    first: Start,
     count: int,
     slopes: int | tuple[float, ...],
     heads: range,

@@ -19,6 +19,8 @@ from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.grid import GridPositions
 from relattn.positions.position import Position
 
+Sides = tuple[tuple[Position, int], ...]
+
 
 class Angles(NamedTuple):
     """Pair f turns by p * frequency_f, with p the position on the axis of the pair. Equal angles have equal hashes.
@@ -35,12 +37,7 @@ class Angles(NamedTuple):
     own_sizes: tuple[int, ...] | None = None
 
     def cos_sin(
-        self,
-        places: Sequence[Position],
-        count: int,
-        sides: tuple[tuple[Position, int], ...],
-        dtype: torch.dtype,
-        device: torch.device,
+        self, places: Sequence[Position], count: int, sides: Sides, dtype: torch.dtype, device: torch.device
     ) -> tuple[Float[Tensor, "*B L pairs"], Float[Tensor, "*B L pairs"]]:
         """Cosine and sine of every angle, times attention_factor, for `count` elements.
 
@@ -75,12 +72,7 @@ class Angles(NamedTuple):
 
 
 def _cos_sin(
-    angles: Angles,
-    places: tuple[Position, ...],
-    count: int,
-    sides: tuple[tuple[Position, int], ...],
-    dtype: torch.dtype,
-    device: torch.device,
+    angles: Angles, places: tuple[Position, ...], count: int, sides: Sides, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     by_axis = [place.expand(count, device).double() for place in places]
     if angles.axis_of_pair is None:

@@ -27,6 +27,9 @@ from relattn.positions.places import Places
 from relattn.positions.position import Position
 from relattn.positions.positions import SEQUENCE, Positions
 
+Query = Float[Tensor, "B Hq Lq D"]
+Key = Float[Tensor, "B Hk Lk D"]
+Value = Float[Tensor, "B Hk Lk Dv"]
 ON_SEQUENCE = (SEQUENCE,)
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -70,11 +73,10 @@ class RelativeEncoding(nn.Module, ABC):
         """Whether it has its own `prepare_keys`: then a sum cannot multiply relative queries with those keys."""
         return type(self).prepare_keys is not RelativeEncoding.prepare_keys
 
-    def prepare_keys(
-        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
-    ) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(self, key: Key, key_position: Position | Mapping[str, Position]) -> Key:
         """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
 
+        key: [B, Hk, Lk, D].
         key_position: where the keys stand, a ContiguousPositions, GridPositions or ExplicitPositions;
             key_position.expand(key.shape[2], key.device) is the position of every key. For an encoding with other axes
             than the sequence: a mapping with every axis by name.
@@ -102,11 +104,10 @@ class RelativeEncoding(nn.Module, ABC):
         return outliving(self, result) if FSDP in sys.modules else result
 
     @abstractmethod
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """The terms of the score equation for these queries and prepared keys.
 
+        query, key: [B, Hq, Lq, D] and [B, Hk, Lk, D], with Hk that divides Hq.
         positions: those of its axis; for several axes their joint positions, with `positions.by_axis`.
 
         Whatever depends on the offset is evaluated on `positions.span`, one row per offset, never on pairs.
@@ -144,9 +145,7 @@ class RelativeEncoding(nn.Module, ABC):
     __radd__ = __add__
 
 
-def prepare(
-    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
-) -> Float[Tensor, "B Hk Lk D"]:
+def prepare(encoding: RelativeEncoding, key: Key, key_places: Mapping[str, Position]) -> Key:
     """encoding.prepare_keys(key, key_position), checked: it must be a tensor of the same shape.
 
     key_places: where the keys stand on every axis of the call. Under autocast too it runs in the encoding's own dtypes,
@@ -155,9 +154,7 @@ def prepare(
     return encoding(_prepared, key, key_places) if encoding.rewrites_keys else key
 
 
-def _prepared(
-    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
-) -> Float[Tensor, "B Hk Lk D"]:
+def _prepared(encoding: RelativeEncoding, key: Key, key_places: Mapping[str, Position]) -> Key:
     if isinstance(encoding, EncodingSum):
         for operand in encoding.encodings:
             key = prepare(operand, key, key_places)
@@ -182,13 +179,7 @@ def _prepared(
     return prepared
 
 
-def lower(
-    encoding: RelativeEncoding,
-    query: Float[Tensor, "B Hq Lq D"],
-    key: Float[Tensor, "B Hk Lk D"],
-    value: Float[Tensor, "B Hk Lk Dv"] | None,
-    places: Places,
-) -> ScoreTerms:
+def lower(encoding: RelativeEncoding, query: Query, key: Key, value: Value | None, places: Places) -> ScoreTerms:
     """encoding.terms(query, key, positions), checked: it must be ScoreTerms that fit the call (`check_terms`).
 
     In a sum every operand is checked, once. value: None where the values are not available.
@@ -197,13 +188,7 @@ def lower(
         return encoding(_lowered, query, key, value, places)
 
 
-def _lowered(
-    encoding: RelativeEncoding,
-    query: Float[Tensor, "B Hq Lq D"],
-    key: Float[Tensor, "B Hk Lk D"],
-    value: Float[Tensor, "B Hk Lk Dv"] | None,
-    places: Places,
-) -> ScoreTerms:
+def _lowered(encoding: RelativeEncoding, query: Query, key: Key, value: Value | None, places: Places) -> ScoreTerms:
     if isinstance(encoding, EncodingSum):
         parts: list[ScoreTerms] = []
         for operand in encoding.operands:
@@ -239,13 +224,7 @@ def _name(encoding: RelativeEncoding) -> str:
     return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
 
 
-def placed_terms(
-    terms: ScoreTerms,
-    query: Float[Tensor, "B Hq Lq D"],
-    key: Float[Tensor, "B Hk Lk D"],
-    value: Float[Tensor, "B Hk Lk Dv"] | None,
-    places: Places,
-) -> ScoreTerms:
+def placed_terms(terms: ScoreTerms, query: Query, key: Key, value: Value | None, places: Places) -> ScoreTerms:
     """The caller's own terms, checked in the same way on every axis."""
     check_terms(terms, query, key, value, places.sequence)
     if not terms.axes:
@@ -276,7 +255,7 @@ def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
     return replace(terms, axes={axes: _of_no_pair(part) for axes, part in terms.axes.items()}, **changed)
 
 
-def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
+def _added(parts: Sequence[ScoreTerms], query: Query) -> ScoreTerms:
     """The terms of one axis as one. Terms over the caller's query are added first, then the others are joined."""
     own, others = [], []
     for part in parts:
@@ -314,9 +293,7 @@ class OnAxis(RelativeEncoding):
         """Whether the encoding does."""
         return self.encoding.rewrites_keys
 
-    def prepare_keys(
-        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
-    ) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(self, key: Key, key_position: Position | Mapping[str, Position]) -> Key:
         """The keys as the encoding prepares them, by their positions on the axis."""
         (axis,) = self.axes
         assert isinstance(key_position, Mapping)
@@ -326,9 +303,7 @@ class OnAxis(RelativeEncoding):
         """The encoding keeps them."""
         self.encoding.keep_heads(first, count)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """The encoding's terms, for the positions on the axis."""
         return self.encoding(lambda encoding: encoding.terms(query, key, positions))
 
@@ -368,20 +343,16 @@ class EncodingSum(RelativeEncoding):
         """The sum. Operands on the sequence move to `axis`; the others stay where they are."""
         return EncodingSum(*[part.on(axis) if part.axes == ON_SEQUENCE else part for part in self.encodings])
 
-    def prepare_keys(
-        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
-    ) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(self, key: Key, key_position: Position | Mapping[str, Position]) -> Key:
         """The keys after the one operand that changes them."""
         return prepare(self, key, key_position if isinstance(key_position, Mapping) else {SEQUENCE: key_position})
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """The sum of every operand's terms; each sees the query as the caller gave it."""
         others = dict(getattr(positions, "by_axis", {}))
         return lower(self, query, key, None, Places(others.pop(SEQUENCE, positions), others))
 
-    def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
+    def added(self, parts: Sequence[ScoreTerms], query: Query, positions: Positions) -> ScoreTerms:
         """The operands' terms as one. Terms over the caller's query are added first, then the others joined to them."""
         if statically_true(positions.query_length == 0) or statically_true(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from relattn.checks.values import FAR, came, check_flag, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads, empty_parameter
 from relattn.encodings.constants import SMALL_TENSORS, edges_reached, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, gather_rows
@@ -100,9 +100,7 @@ class DisentangledEmbedding(RelativeEncoding):
             if projection is not None:
                 projection.reset_parameters()
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = W_k P[delta] over the caller's query, and RQ = W_q P[delta], projected once per row of P."""
         check_heads("DisentangledEmbedding", self.num_heads, self.head_dim, query, self.relative_embeddings)
         tables = {}

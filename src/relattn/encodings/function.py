@@ -12,7 +12,7 @@ from torch.func import functional_call
 from relattn.checks.tensors import shape
 from relattn.checks.terms import check_kind
 from relattn.checks.values import came, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import check_axes, check_heads
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
@@ -65,9 +65,7 @@ class FunctionBias(RelativeEncoding):
         self.axes = check_axes("FunctionBias axes", axes)
         self.function = function
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = f(d) on the span."""
         check_heads("FunctionBias", len(self.heads), None, query)
         span = positions.span

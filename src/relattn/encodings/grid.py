@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from relattn.checks.terms import check_kind
 from relattn.checks.values import as_int, came, check_choice, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import check_axes, check_heads, check_sizes, empty_parameter
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -136,9 +136,7 @@ class GridBias(_GridTable):
         """Biases drawn from N(0, 0.02^2), cut off at two standard deviations, as in Swin."""
         nn.init.trunc_normal_(self.bias, std=0.02, a=-0.04, b=0.04)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b over the joint offsets, with a class token's rows if it has them."""
         check_heads("GridBias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
@@ -219,9 +217,7 @@ class GridEmbedding(_GridTable):
         """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
         nn.init.normal_(self.relative_keys, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = E over the joint offsets, over the caller's query."""
         first, rows = self._of_offsets(self.relative_keys.transpose(0, 1).flatten(1), positions)
         rows = rows.unflatten(1, (-1, self.head_dim)).transpose(0, 1)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from relattn.checks.values import check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import empty_parameter
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -55,9 +54,7 @@ class KeyQueryEmbedding(RelativeEncoding):
         """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
         nn.init.normal_(self.relative_embeddings, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = RQ = E, over the caller's query."""
         table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "error")
         return ScoreTerms(relative_keys=table, relative_queries=table)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.checks.values import check_choice, check_flag, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import empty_parameter
 from relattn.equation.tables import Beyond, OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -68,9 +67,7 @@ class RelativeEmbedding(RelativeEncoding):
         """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
         nn.init.normal_(self.relative_keys, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = E, over the caller's query."""
         return ScoreTerms(relative_keys=OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond))
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from relattn.checks.values import check_flag, check_sides, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import empty_parameter
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
@@ -61,9 +60,7 @@ class ShawEmbedding(RelativeEncoding):
             if table is not None:
                 nn.init.normal_(table, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = a^K and RV = a^V, clamped, over the caller's query."""
         values = self.relative_values
         relative_values = None if values is None else OffsetTable(values, -self.left, "clamp")

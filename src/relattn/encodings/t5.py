@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relattn.checks.terms import check_kind
 from relattn.checks.values import check_buckets, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import check_heads, empty_parameter
 from relattn.encodings.constants import SMALL_TENSORS, edges_reached, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, wide
@@ -59,9 +59,7 @@ class T5Bias(RelativeEncoding):
         """Biases drawn from N(0, 0.02^2), small beside the scores."""
         nn.init.normal_(self.bias, std=0.02)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = bias[bucket(d)] for the visible |d| <= max_distance; further away the bucket no longer changes."""
         check_heads("T5Bias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)

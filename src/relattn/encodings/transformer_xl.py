@@ -6,16 +6,16 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.checks.values import check_flag, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads, empty_parameter
 from relattn.encodings.constants import inverse_frequencies, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
-from relattn.positions.positions import Positions, Span
+from relattn.positions.positions import Positions, Span, Start
 
 
 class TransformerXLEmbedding(RelativeEncoding):
@@ -98,9 +98,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         else:
             self.linear_pos.reset_parameters()
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """q := q + u, r := q + v, RK = W R. With tokens before a grid: RQ = u in place of q + u."""
         u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
         if max_length is not None:
@@ -115,7 +113,7 @@ class TransformerXLEmbedding(RelativeEncoding):
 
 def projected_terms(
     owner: object,
-    query: Float[Tensor, "B Hq Lq D"],
+    query: Query,
     positions: Positions,
     u: Float[Tensor, "Hq D"],
     v: Float[Tensor, "Hq D"],
@@ -140,7 +138,7 @@ def projected_terms(
 
 
 def _terms(
-    query: Float[Tensor, "B Hq Lq D"],
+    query: Query,
     u: Float[Tensor, "Hq D"],
     v: Float[Tensor, "Hq D"],
     positions: Positions,
@@ -157,7 +155,7 @@ def _terms(
 
 @lru_tensor_cache(1)
 def _sinusoids_of(
-    first: int | Int64[Tensor, ""], count: int, width: int, interleaved: bool, dtype: torch.dtype, device: torch.device
+    first: Start, count: int, width: int, interleaved: bool, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "count width"]:
     """R[-d] of a span, as `offsets.sinusoids`. Only one answer is kept, because it is as wide as the model."""
     distances = -Span(first, count).offsets(device).double()  # large ones need all digits

@@ -24,6 +24,7 @@ LONGEST_SPAN = 2**24
 """More rows than any sequence needs. Only gaps between explicit positions give so many, and every row costs memory."""
 
 Window = tuple[int | None, int | None]
+Start = int | Int64[Tensor, ""]
 
 
 def limits(is_causal: bool, window: Window | None) -> tuple[int | None, int | None]:
@@ -35,7 +36,7 @@ def limits(is_causal: bool, window: Window | None) -> tuple[int | None, int | No
 class Span(NamedTuple):
     """The offsets first, first + 1, ..., first + count - 1; count is at least 1."""
 
-    first: int | Int64[Tensor, ""]
+    first: Start
     count: int
 
     def offsets(self, device: torch.device) -> Int64[Tensor, "count"]:
