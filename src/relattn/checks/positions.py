@@ -20,10 +20,10 @@ from relattn.positions.places import Places, positions_on, run_as_list
 from relattn.positions.position import Position
 from relattn.positions.positions import SEQUENCE, Positions, Window
 
+OnSequence = ContiguousPositions | ExplicitPositions
 
-def position_of(
-    name: str, given: object, batch: Sequence[int], length: int, device: torch.device
-) -> ContiguousPositions | ExplicitPositions:
+
+def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> OnSequence:
     """The sum type of a caller's `PositionLike`: a start (int or 0-d integer tensor), or [length] or [*batch, length].
 
     A ContiguousPositions or ExplicitPositions means the same. Digits are written down as a list, because limits on the
@@ -77,7 +77,7 @@ def places_of(
 
 def side_of(
     name: str, given: object, batch: Sequence[int], length: int, device: torch.device
-) -> tuple[ContiguousPositions | ExplicitPositions, dict[str, Position]]:
+) -> tuple[OnSequence, dict[str, Position]]:
     """Where one side stands on the sequence (from 0 by default), and on each other axis.
 
     Raises what `position_of` raises, naming the axis.
@@ -146,7 +146,7 @@ def _checked_count(name: str, digits: GridPositions, length: int) -> int:
 
 def _position_of_tensor(
     name: str, given: Tensor, batch: Sequence[int], length: int, device: torch.device
-) -> ContiguousPositions | ExplicitPositions:
+) -> OnSequence:
     check_layout(name, given)
     if given.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name}: got dtype {given.dtype}; expected integer positions; convert with .long()")

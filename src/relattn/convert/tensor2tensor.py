@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from relattn.convert.format import Format, Tensors
-from relattn.convert.weights import check_odd, encoding_of_table, refuse_biases, shared_table
+from relattn.convert.weights import Make, check_odd, encoding_of_table, refuse_biases, shared_table
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.relative import RelativeEmbedding
 from relattn.encodings.shaw import ShawEmbedding
@@ -16,13 +14,7 @@ KERNELS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out
 
 
 def _format(
-    attention_type: str,
-    tables: dict[str, str],
-    encoding: Callable[[int, int, int | None], RelativeEncoding],
-    *,
-    per_head: bool,
-    odd: bool,
-    note: str = "",
+    attention_type: str, tables: dict[str, str], encoding: Make, *, per_head: bool, odd: bool, note: str = ""
 ) -> Format:
     """Kernels are [in, out]; tables have the same rows as ours, and no axis of heads where all heads share a table.
 

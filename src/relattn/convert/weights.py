@@ -11,6 +11,7 @@ from torch import Tensor
 from relattn.convert.format import MismatchError, Tensors
 from relattn.encodings.base import RelativeEncoding
 
+Make = Callable[[int, int, int | None], RelativeEncoding]
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
@@ -19,9 +20,7 @@ def q_k_v(ours: Tensors, part: str = "weight") -> tuple[Tensor, Tensor, Tensor]:
     return ours[f"q_proj.{part}"], ours[f"k_proj.{part}"], ours[f"v_proj.{part}"]
 
 
-def encoding_of_table(
-    ours: Tensors, make: Callable[[int, int, int | None], RelativeEncoding], name: str = "encoding.relative_keys"
-) -> tuple[RelativeEncoding, int]:
+def encoding_of_table(ours: Tensors, make: Make, name: str = "encoding.relative_keys") -> tuple[RelativeEncoding, int]:
     """make(head_dim, rows, num_heads) of a table, and the width of a head. One head is None: one table for all."""
     heads, rows, head_dim = ours[name].shape
     return make(head_dim, rows, heads if heads > 1 else None), head_dim

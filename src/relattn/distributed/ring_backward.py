@@ -16,7 +16,7 @@ from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Passing
 from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, like_share, part, tokens_of_share
 from relattn.equation.part import part_of
-from relattn.equation.problem import Differentiable, Problem
+from relattn.equation.problem import Differentiable, Gradients, Problem
 from relattn.equation.tables import wide
 
 
@@ -81,7 +81,7 @@ class Backward:
             (chunk,) = coming.wait()
             self._pass_sums(number, step)
 
-    def _gradients(self, meeting: Meeting, chunk: list[Tensor]) -> Differentiable[Tensor | None]:
+    def _gradients(self, meeting: Meeting, chunk: list[Tensor]) -> Gradients:
         """The gradients of a meeting; those of the queries' side are added up."""
         problem = part(self.problems[meeting.number], meeting, chunk)
         sums = self.sums[meeting.number]
@@ -158,7 +158,7 @@ class Sums:
         self.whole = problem.with_leaves(self.sums)
         self.others = len(list(asked))
 
-    def add(self, queries: slice, keys: slice, gradients: Differentiable[Tensor | None]) -> None:
+    def add(self, queries: slice, keys: slice, gradients: Gradients) -> None:
         """Add the gradients of the part with these queries and keys."""
         places = part_of(self.whole, queries, keys, self.whole.key, self.whole.value)
         for one, place, gradient in zip(self.wanted.leaves(), places.leaves(), gradients.leaves(), strict=True):

@@ -19,6 +19,8 @@ from relattn.equation.terms import ScoreTerms
 from relattn.positions.offsets import alibi_slopes
 from relattn.positions.positions import Positions, Span, Start
 
+Slopes = int | tuple[float, ...]
+
 
 class AlibiBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - slope_h * |d|; signed: + slope_h * d, so that the future gains.  d = j - i.
@@ -103,13 +105,7 @@ def _distances(first: Start, count: int, signed: bool, device: torch.device) -> 
 
 @lru_tensor_cache(LONG_TENSORS)
 def _fixed_rows(
-    first: Start,
-    count: int,
-    slopes: int | tuple[float, ...],
-    heads: range,
-    signed: bool,
-    dtype: torch.dtype,
-    device: torch.device,
+    first: Start, count: int, slopes: Slopes, heads: range, signed: bool, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "H count"]:
     """The rows of these heads on a span. slopes: those given, or the number of all heads for the paper's."""
     of_all = _paper_slopes(slopes, device) if isinstance(slopes, int) else _given_slopes(slopes, device)

@@ -17,6 +17,8 @@ from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span, Start
 
+PerHead = Float[Tensor, "Hq D"]
+
 
 class TransformerXLEmbedding(RelativeEncoding):
     """S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j]).
@@ -115,8 +117,8 @@ def projected_terms(
     owner: object,
     query: Query,
     positions: Positions,
-    u: Float[Tensor, "Hq D"],
-    v: Float[Tensor, "Hq D"],
+    u: PerHead,
+    v: PerHead,
     linear_pos: nn.Linear,
     embed_dim: int,
     interleaved: bool,
@@ -138,11 +140,7 @@ def projected_terms(
 
 
 def _terms(
-    query: Query,
-    u: Float[Tensor, "Hq D"],
-    v: Float[Tensor, "Hq D"],
-    positions: Positions,
-    relative_keys: Callable[[], OffsetTable],
+    query: Query, u: PerHead, v: PerHead, positions: Positions, relative_keys: Callable[[], OffsetTable]
 ) -> ScoreTerms:
     num_heads, head_dim = u.shape
     check_heads("TransformerXLEmbedding", num_heads, head_dim, query, u)

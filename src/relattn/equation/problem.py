@@ -213,3 +213,6 @@ class Differentiable(NamedTuple, Generic[T]):
         for relative_query, tables in self.axes:
             leaves += [relative_query, *tables]
         return leaves
+
+
+Gradients = Differentiable[Tensor | None]
