@@ -30,6 +30,8 @@ Times in ms for 2048 keys under a causal window, 1 core, pairs / sorting: 256 qu
 rows, 8.7 / 25.
 """
 
+Seen = tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]
+
 
 class Visibility(NamedTuple):
     """keys [#B, #Hk, #Lk]: True where some query sees the key; queries [#B, #Hq, #Lq]: True where it sees some key.
@@ -143,7 +145,7 @@ def _by_key_head(seen: Bool[Tensor, "#B #Hq #Lk"], key_heads: int) -> Bool[Tenso
     return seen if seen.shape[1] == 1 or seen.shape[1] == key_heads else seen.unflatten(1, (key_heads, -1)).any(dim=2)
 
 
-def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq Lq"]]:
+def _by_blocks(mask: Mask, batch: int) -> Seen:
     """Reads every pair, PAIRS at a time, because a mask of pairs has no order to search in.
 
     It reads them as bytes: on a CPU PyTorch finds the largest byte 30 times as fast as `any` and `all` reduce booleans.
@@ -163,7 +165,7 @@ def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool
     return keys.bool(), torch.cat(queries, dim=-1).bool()
 
 
-def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]:
+def _by_sorting(mask: Mask) -> Seen:
     """Which keys some query sees, and which queries see some key, without looking at pairs: O(L log L) time.
 
     A mask of pairs has one row for all queries: it hides keys, as the key mask does.
@@ -190,9 +192,7 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     return keys, _meets(query, query_ids, key, key_ids, kept, lowest, highest)
 
 
-def _by_counting(
-    positions: Positions, kept: Bool[Tensor, "#B #Hq #Lk"]
-) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]:
+def _by_counting(positions: Positions, kept: Bool[Tensor, "#B #Hq #Lk"]) -> Seen:
     """The same on contiguous positions, where a query reaches the keys of one range, and a key the queries of one."""
     lowest, highest, origin = positions.lowest, positions.highest, positions.known_origin
     assert origin is not None

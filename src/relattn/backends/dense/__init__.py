@@ -30,6 +30,9 @@ MANY_SCORES = 2**24
 """From this many scores on the softmax overwrites them, this many at a time. So no second tensor of their size is held.
 """
 
+Scores = Float[Tensor, "B Hq Lq Lk"]
+Outputs = Float[Tensor, "B Hq Lq Dv"]
+
 
 class DenseBackend:
     """S and softmax(S) as tensors, in O(Lq Lk) memory, by differentiable torch operations.
@@ -66,7 +69,7 @@ class DenseBackend:
             lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
         return output.to(problem.output_dtype), lse
 
-    def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+    def weights(self, problem: Problem) -> Scores:
         """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
         scores, visibility, key_shift = _masked_scores(problem)
         lse = None if problem.sinks is None else scores.logsumexp(dim=-1)
@@ -76,9 +79,7 @@ class DenseBackend:
         return weights.to(problem.output_dtype)
 
 
-def add_relative_values(
-    output: Float[Tensor, "B Hq Lq Dv"], weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem
-) -> Float[Tensor, "B Hq Lq Dv"]:
+def add_relative_values(output: Outputs, weights: Scores, problem: Problem) -> Outputs:
     """output_i + sum_j w_ij RV[d]. The weights of hidden pairs are zero."""
     for axis in problem.axes:
         if axis.relative_values is not None:
@@ -87,7 +88,7 @@ def add_relative_values(
     return output
 
 
-def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
+def _softmax(scores: Scores) -> Scores:
     """softmax(S). Where there are many pairs and no graph needs S, it overwrites S, a few heads at a time."""
     looked_at = scores.requires_grad or torch.compiler.is_compiling() or under_torch_func()
     if looked_at or scores.numel() < MANY_SCORES or not scores.is_contiguous():
@@ -98,9 +99,7 @@ def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]
     return scores
 
 
-def _masked_scores(
-    problem: Problem,
-) -> tuple[Float[Tensor, "B Hq Lq Lk"], Visibility, Float[Tensor, "#B #Hq #Lq"] | None]:
+def _masked_scores(problem: Problem) -> tuple[Scores, Visibility, Float[Tensor, "#B #Hq #Lq"] | None]:
     """S' - c with -inf where a pair may not attend; which keys and queries have a pair left; and c, None for 0.
 
     A row without a pair is left unmasked. Its scores stay finite, so no gradient gets a NaN. Padding is set to zero
@@ -118,7 +117,7 @@ def _masked_scores(
     return scores, visibility, key_shift
 
 
-def unmasked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Float[Tensor, "#B #Hq #Lq"] | None]:
+def unmasked_scores(problem: Problem) -> tuple[Scores, Float[Tensor, "#B #Hq #Lq"] | None]:
     """S' - c, with what a float mask adds, of all pairs, hidden ones too; and c, None for 0."""
     scores, key_shift = _scores(problem), None
     if problem.softcap is not None:
@@ -132,7 +131,7 @@ def unmasked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Floa
     return scores, key_shift
 
 
-def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+def _scores(problem: Problem) -> Scores:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d]."""
     dtype = problem.score_dtype()
     query = problem.query.to(dtype) * problem.scale
@@ -151,7 +150,7 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     return scores
 
 
-def _relative_query_products(problem: Problem, table: OffsetTable, positions: Positions) -> Float[Tensor, "B Hq Lq Lk"]:
+def _relative_query_products(problem: Problem, table: OffsetTable, positions: Positions) -> Scores:
     """scale * RQ[d] . k_j: for one query each key's own row; else a strip with one row per key, of Lq + Lk - 1 numbers.
 
     With few queries the keys are taken one block at a time, because a strip for all keys would be quadratic in the
@@ -172,9 +171,7 @@ def _relative_query_products(problem: Problem, table: OffsetTable, positions: Po
     return torch.cat(blocks, dim=-1)
 
 
-def _strip_products(
-    key: Float[Tensor, "B H Lk D"], table: OffsetTable, positions: Positions
-) -> Float[Tensor, "B H Lq Lk"]:
+def _strip_products(key: Float[Tensor, "B H Lk D"], table: OffsetTable, positions: Positions) -> Scores:
     """RQ[d] . k_j by a strip of all of these keys."""
     arranged = arrange_by_key(table, positions, key.dtype)
     return arranged.spread(row_products(key, arranged.rows)).transpose(-1, -2)
