@@ -132,9 +132,9 @@ class RelativeEncoding(nn.Module, ABC):
         """The arguments it was made with, for `print`: those that it keeps under their names."""
         made_with = []
         for name, parameter in inspect.signature(type(self)).parameters.items():
-            if parameter.kind is not parameter.VAR_POSITIONAL and hasattr(self, name):
-                label = "" if parameter.default is parameter.empty else f"{name}="
-                made_with.append(f"{label}{getattr(self, name)!r}")
+            if hasattr(self, name) and not isinstance(value := getattr(self, name), (Tensor, nn.Module, list)):
+                required = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
+                made_with.append(repr(value) if required else f"{name}={value!r}")
         return ", ".join(made_with)
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:
