@@ -12,7 +12,7 @@ TRAINING_FLOPS = 3.5
 """Matrix products of a training step divided by those of a forward pass, with the scores recomputed: 2 and 5."""
 
 ON_AXES = ("grid-bias", "decomposed", "layout")
-"""The benchmark's own encodings, for tokens with more than one coordinate; see `axes.py`."""
+"""The benchmark's own encodings, for tokens with more than one coordinate; see `case.py`."""
 ENCODINGS = (
     "none", "relative", "relative-heads", "shaw-keys", "shaw", "t5", "alibi", "transformer-xl", "rope", "key-query",
     "disentangled", *ON_AXES,
