@@ -74,10 +74,9 @@ def measure(
     ] = None,
 ) -> None:
     """Carry out a study, or the benchmark of the options."""
+    arguments = locals()
     with one_sentence():
-        given = options.chosen(
-            encodings, lengths, causal, modes, head_dims, heads, batches, dtype, device, seconds, patience
-        )
+        given = options.chosen(arguments)
         given |= {} if max_length is None else {"max_length": max_length}
         if study is None:
             err.print(f"{options.asked(given)}; loading PyTorch", soft_wrap=True)

@@ -3,7 +3,7 @@
     python -m measure.distributed_model
 
 Writes model.md and model.svg in measure/results/devices-model. Bytes are those of `relattn.distributed.traffic`,
-pairs those of `relattn.distributed.layout`. Time passes hop by hop: see `ring`.
+pairs those of `relattn.distributed.parts`. Time passes hop by hop: see `ring`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from measure.distributed_model_table import write
+from measure.ring_bound import hidden_from
 from relattn.distributed import traffic
-from relattn.distributed.layout import Layout, multiple, pieces
+from relattn.distributed.parts import Layout, multiple, pieces
 from relattn.distributed.traffic import Sizes
 
 OUT = Path(__file__).parent / "results" / "devices-model"
@@ -175,9 +176,7 @@ WAYS: dict[str, Callable[[Case, int, Machine], float | None]] = {
 
 def hidden(case: Case, machine: Machine) -> float:
     """The number of ranks up to which, by the formula, the products hide a ring between nodes (zigzag, causal)."""
-    queries = max(
-        traffic.hidden_from(HEADS, case.key_heads, SIZE, SUMS, machine.flops * machine.use, machine.between, 0.5)
-    )
+    queries = max(hidden_from(HEADS, case.key_heads, SIZE, SUMS, machine.flops * machine.use, machine.between, 0.5))
     return case.length / queries
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from measure.measurements import Measurement, Reach, Results, reach_title
 from measure.memory import MIB
 from relattn.cli.bench.relattn_candidates import FLOOR
+from relattn.cli.bench.timing import Spread
 from relattn.cli.bench.workload import MODES, Workload
 
 NOTHING = ""
@@ -79,6 +80,11 @@ def _has_figure(measurements: list[Measurement], name: str) -> bool:
     return any(m.timing is not None or m.is_wrong for m in measurements if m.candidate == name)
 
 
+def doubt(spread: Spread) -> str:
+    """Half the distance of the quartiles, for the text after the median; empty where it is steady."""
+    return "" if spread.is_steady else f" ±{(spread.upper - spread.lower) / 2:.2f}"
+
+
 def _ratio(m: Measurement) -> str:
     if m.is_wrong:
         return "wrong"
@@ -87,7 +93,7 @@ def _ratio(m: Measurement) -> str:
     if m.candidate == FLOOR:
         return f"{1000 * m.timing.seconds.median:.2f} ms"
     median = f"{m.timing.ratio.median:.2f}"
-    return f"{f'**{median}**' if m.chosen else median}{m.timing.ratio.doubt}"
+    return f"{f'**{median}**' if m.chosen else median}{doubt(m.timing.ratio)}"
 
 
 def _mebibytes(m: Measurement) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relattn.checks.values import check_positive
 from relattn.cli.bench import settings
-from relattn.cli.bench.settings import check_positive
 
 
 @dataclass(frozen=True)

@@ -167,8 +167,8 @@ def test_a_start_that_is_a_tensor_keeps_nothing() -> None:
 )
 def test_rotations_turn_once(encoding: RotaryEmbedding, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two calls at the same positions; the angles of both, of queries and keys alike, are computed once."""
-    made, compute = [], angles._cos_sin
-    monkeypatch.setattr(angles, "_cos_sin", lambda *given: made.append(1) or compute(*given))
+    made, compute = [], Angles.frequencies
+    monkeypatch.setattr(Angles, "frequencies", lambda *given: made.append(1) or compute(*given))
     query, key, value = (torch.randn(1, 2, 13, 8) for _ in range(3))
     for _ in range(2):
         relative_attention(query, key, value, encoding=encoding, query_position=place, key_position=place)

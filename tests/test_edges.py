@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn.encodings.disentangled import _delta
-from relattn.encodings.edges import edges_reached
+from relattn.encodings.constants import edges_reached
+from relattn.encodings.disentangled import _delta_of
 from relattn.encodings.t5 import buckets
 from relattn.positions.offsets import log_edges
+from relattn.positions.positions import Span
 
 PLACES = [(first, last, steps) for first in (2, 3, 4, 8, 128) for last in (5, 12, 27, 64, 128, 511, 512) if last > first
           for steps in (2, 3, 8, 127)]  # fmt: skip
@@ -51,7 +52,7 @@ def test_the_published_buckets_of_every_distance() -> None:
     offsets = torch.arange(-100_000, 100_001)
     for sizes in ((32, 128, True), (32, 128, False), (320, 800, True), (32, 256, True), (64, 256, True)):
         assert torch.equal(buckets(offsets, *sizes), t5_published(offsets, *sizes))
-    found = _delta(-offsets, 512, 256, 512)
+    found = _delta_of(Span(-100_000, 200_001), offsets.device, 512, 256, 512)
     assert torch.equal(found, (deberta_published(-offsets, 256, 512) + 256).clamp(0, 511))
 
 

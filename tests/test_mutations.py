@@ -393,14 +393,6 @@ def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "is_intercepted", lambda tensors: True)
 
 
-def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    """Transformer-XL's sinusoids are those of another distance."""
-    from relattn.encodings import transformer_xl
-
-    whole = transformer_xl._sinusoids
-    monkeypatch.setattr(transformer_xl, "_sinusoids", lambda distances, *others: whole(change(distances), *others))
-
-
 def mutate_buckets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """T5's buckets are those of another offset."""
     from relattn.encodings import t5
@@ -409,12 +401,10 @@ def mutate_buckets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
     monkeypatch.setattr(t5, "buckets", lambda offsets, *others: whole(change(offsets), *others))
 
 
-def mutate_delta(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    """DeBERTa's rows are those of another i - j."""
-    from relattn.encodings import disentangled
-
-    whole = disentangled._delta
-    monkeypatch.setattr(disentangled, "_delta", lambda relative, *others: whole(change(relative), *others))
+def mutate_distances(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """Transformer-XL's sinusoids, and DeBERTa's rows, are those of another i - j."""
+    whole = Span.offsets
+    monkeypatch.setattr(Span, "offsets", lambda self, device: -change(-whole(self, device)))
 
 
 def mutate_slopes(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
@@ -440,10 +430,10 @@ def mutate_key_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any]
 
 
 ENCODING_MUTATIONS = {
-    "txl": mutate_sinusoids,
+    "txl": mutate_distances,
     "t5": mutate_buckets,
-    "disentangled": mutate_delta,
-    "disentangled_buckets": mutate_delta,
+    "disentangled": mutate_distances,
+    "disentangled_buckets": mutate_distances,
     "alibi_4_heads": mutate_slopes,
     "rope": mutate_key_positions,
     "kerple": mutate_span,

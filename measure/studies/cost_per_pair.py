@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from measure.studies.ratios import candidate, checked
+from measure.studies.ratios import candidate, checked, pairs
 from measure.studies.study import Figures, Study, figures_of, shown, table
 from measure.studies.workloads import Row, in_columns, of_encoding
 from relattn.cli.bench.case import make_case, step
@@ -43,11 +43,11 @@ def measured(workload: Workload, reference: int, lengths: tuple[int, ...], secon
     """By length, the time per pair over that at the reference, with quartiles; and the latter in picoseconds."""
     checked(candidate("native"), workload)
     ratios, picoseconds = {}, 0.0
-    pairs = workload.at(reference).pairs
+    least = pairs(workload.at(reference))
     for length in lengths:
         timing = beside(workload, reference, length, seconds)
-        ratios[str(length)] = figures_of(timing.ratio, workload.at(length).pairs / pairs)
-        picoseconds = 1e12 * timing.seconds.median / timing.ratio.median / pairs / workload.heads
+        ratios[str(length)] = figures_of(timing.ratio, pairs(workload.at(length)) / least)
+        picoseconds = 1e12 * timing.seconds.median / timing.ratio.median / least / workload.heads
     return {"ratios": ratios, "picoseconds": round(picoseconds)}
 
 

@@ -19,7 +19,7 @@ from measure.studies.study import Figures, Study, table
 from relattn.distributed import context_parallel_attention, traffic
 from relattn.distributed.choose import Rotate
 from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout, pieces
+from relattn.distributed.parts import Layout, pieces
 
 HEADS, WIDTH = 8, 64
 

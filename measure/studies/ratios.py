@@ -60,7 +60,15 @@ def checked(who: Candidate, workload: Workload) -> None:
 
 def share(workload: Workload) -> float:
     """The visible pairs divided by those of the same attention without a window."""
-    return workload.pairs / replace(workload, window=None).pairs
+    return pairs(workload) / pairs(replace(workload, window=None))
+
+
+def pairs(workload: Workload) -> int:
+    """The number of visible pairs of a query and a key, per head."""
+    if workload.decoding:
+        return workload.reach
+    past = workload.reach * workload.length - workload.reach * (workload.reach - 1) // 2
+    return past if workload.causal else 2 * past - workload.length
 
 
 def measured(workload: Workload, asked: Table, seconds: float = SECONDS) -> Figures:

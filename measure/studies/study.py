@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from measure.markdown import doubt
 from measure.resume import HOW_ELSE, check_measured_here
 from measure.studies.catalogue import CATALOGUE, study_of
 from relattn.cli.bench.timing import Spread
@@ -142,7 +143,7 @@ def figures_of(spread: Spread, share: float = 1.0) -> list[float]:
 def shown(figures: Sequence[float]) -> str:
     """The median; with half the distance of the quartiles where they lie more than 10 % apart."""
     spread = Spread(*figures)
-    return f"{spread.median:.2f}{spread.doubt}"
+    return f"{spread.median:.2f}{doubt(spread)}"
 
 
 def quartiles(figures: Sequence[float]) -> str:

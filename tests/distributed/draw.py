@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import relattn
 from relattn import attention_and_lse
 from relattn.distributed import context_parallel_attention_and_lse, join, ring_schedule, split
-from relattn.distributed.layout import multiple
+from relattn.distributed.parts import multiple
 from tests import seeds
 from tests.oracle import assert_within_budget, max_error
 from tests.oracle.budget import EPS

@@ -26,7 +26,7 @@ import relattn
 from measure.memory import current, peak, reset_peak
 from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, ring_schedule, split
 from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout, pieces
+from relattn.distributed.parts import Layout, pieces
 from tests import seeds
 from tests.distributed.ranks import Ranks
 

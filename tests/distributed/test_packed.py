@@ -20,7 +20,7 @@ from relattn import relative_attention
 from relattn.backends.blocks import BlocksBackend
 from relattn.distributed import attention, choose, context_parallel_attention, explain, ring_schedule, split
 from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout
+from relattn.distributed.parts import Layout
 from relattn.distributed.ring_backward import Backward
 from tests import seeds
 from tests.distributed.draw import HEADS, WIDTH, Drawn, check, mesh_of

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from measure.ring_bound import full_table_gradient, hidden_from
 from relattn.distributed import traffic
 from relattn.distributed.traffic import Sizes, Traffic
 
@@ -119,7 +120,7 @@ def test_one_rank_sends_nothing():
 @pytest.mark.parametrize(("size", "sums"), [(2, 4), (4, 4), (8, 8)])
 def test_at_the_bound_a_hop_takes_as_long_as_its_products(size, sums, visible):
     flops, bandwidth, heads, key_heads, width, keys = 2e14, 5e10, 32, 8, 128, 777
-    bound = traffic.hidden_from(heads, key_heads, size, sums, flops, bandwidth, visible)
+    bound = hidden_from(heads, key_heads, size, sums, flops, bandwidth, visible)
     one = Sizes(4, 1, heads, key_heads, 1, keys, width, width, size, sums)
 
     def product(queries):
@@ -132,5 +133,5 @@ def test_at_the_bound_a_hop_takes_as_long_as_its_products(size, sums, visible):
 
 def test_a_full_table_of_a_long_sequence():
     table = torch.empty(8, 2 * 131_072 - 1, 64, device="meta")
-    assert traffic.full_table_gradient(131_072, 8, 64, 4) == table.nbytes
+    assert full_table_gradient(131_072, 8, 64, 4) == table.nbytes
     assert round(table.nbytes / 1e6) == 537

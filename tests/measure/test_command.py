@@ -103,9 +103,9 @@ def test_an_interrupt_keeps_what_was_measured(few, tmp_path, monkeypatch):
         (["--heads", "0"], "--heads: got 0; expected an int of at least 1"),
         (["--dtype", "float8"], "--dtype: got 'float8'; expected one of"),
         (["--device", "abacus"], "--device: got 'abacus'; expected one of 'cpu', 'cuda'"),
-        (["--seconds", "0"], "--seconds: got 0.0; expected a positive number"),
-        (["--patience", "-3"], "--patience: got -3.0; expected a positive number"),
-        (["--max-length", "0"], "--max-length: got 0.0; expected a positive number"),
+        (["--seconds", "0"], "--seconds: got 0.0; expected a finite number above 0"),
+        (["--patience", "-3"], "--patience: got -3.0; expected a finite number above 0"),
+        (["--max-length", "0"], "--max-length: got 0.0; expected a finite number above 0"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(tmp_path, arguments, said):

@@ -264,7 +264,7 @@ def test_cost_per_pair_of_a_clock_that_counts_pairs(monkeypatch):
     monkeypatch.setattr(cost_per_pair, "checked", lambda who, workload: None)
 
     def beside(workload, reference, length, seconds):
-        spent = [8e-12 * workload.heads * workload.at(each).pairs for each in (reference, length)]
+        spent = [8e-12 * workload.heads * ratios.pairs(workload.at(each)) for each in (reference, length)]
         ratio = spent[1] / spent[0] * (1.12 if length == 32768 and workload.causal else 1.0)
         return Timing(Spread(*[ratio * spent[0]] * 3), Spread(*[ratio] * 3), None, 15, 1)
 

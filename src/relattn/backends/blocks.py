@@ -26,16 +26,16 @@ from relattn.equation.key_bias import lowered
 from relattn.equation.mask import Mask, part_of_axes
 from relattn.equation.part import part_of
 from relattn.equation.philox import factors_of, seed_of
-from relattn.equation.problem import Differentiable, Problem
+from relattn.equation.problem import Differentiable, Gradients, Problem
 from relattn.equation.visibility import Visibility, keys_in_reach
 from relattn.equation.visible_ranges import VisibleRanges
-from relattn.positions.positions import Positions
 
 QUERIES, FEWEST_QUERIES = 128, 16
 PAIRS = 2**20
 """A block has QUERIES queries, fewer where keys are very many, in as many heads as give it PAIRS pairs."""
 
 LOG2_E = math.log2(math.e)
+PerQuery = Float[Tensor, "B H n"]
 
 
 class BlocksBackend:
@@ -61,9 +61,7 @@ class BlocksBackend:
         """The answers of a part of a call."""
         return _forward(problem, seed_of(problem))
 
-    def gradients(
-        self, problem: Problem, answers: Answers, wanted: Differentiable[bool]
-    ) -> Differentiable[Tensor | None]:
+    def gradients(self, problem: Problem, answers: Answers, wanted: Differentiable[bool]) -> Gradients:
         """A part's share of the gradients of a call, whose answers are given."""
         return finished(problem, wanted, _backward(problem, seed_of(problem), answers, wanted))
 
@@ -136,22 +134,11 @@ def _hide_(scores: Float[Tensor, "B H n m"], mask: Mask) -> None:
     kept, positions = mask.kept(), mask.positions
     if kept is not None and not kept.all():
         scores.masked_fill_(~kept, -torch.inf)
-    for keys in _limited(positions):
+    first, end = keys_in_reach(positions, of_all=True)
+    for keys in (slice(0, first), slice(end, positions.key_length)):
         beyond = Mask(positions.part(slice(0, positions.query_length), keys)).beyond_limits()
         if beyond is not None:
             scores[..., keys].masked_fill_(beyond, -torch.inf)
-
-
-def _limited(positions: Positions) -> list[slice]:
-    """The keys that causality and window hide from some query: those before and after what all queries see."""
-    origin, first, end, count = positions.known_origin, 0, positions.key_length, positions.key_length
-    if origin is None:
-        return [slice(0, count)]
-    if positions.lowest is not None:
-        first = min(max(positions.lowest - origin + positions.query_length - 1, 0), count)
-    if positions.highest is not None:
-        end = min(max(positions.highest - origin + 1, 0), count)
-    return [slice(0, first), slice(end, count)] if first <= end else [slice(0, count)]
 
 
 def _exp_(exponents: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -185,7 +172,7 @@ def _forward(problem: Problem, seed: Seed) -> Forward:
     return Forward(output, lse if problem.key_shift is None else lse + problem.key_shift, maximum, total)
 
 
-def _answers_of(part: Problem) -> tuple[Float[Tensor, "B H n Dv"], Float[Tensor, "B H n"], Float[Tensor, "B H n"]]:
+def _answers_of(part: Problem) -> tuple[Float[Tensor, "B H n Dv"], PerQuery, PerQuery]:
     """Output, maximum and total of a block. Its scores end here, before the next block's begin."""
     scores = unmasked_scores(part)[0]
     _hide_(scores, part.mask)
@@ -195,9 +182,7 @@ def _answers_of(part: Problem) -> tuple[Float[Tensor, "B H n Dv"], Float[Tensor,
     return _sums(weights, part).div_(total.masked_fill(total == 0.0, 1.0)), maximum.squeeze(-1), total.squeeze(-1)
 
 
-def _backward(
-    problem: Problem, seed: Seed, answers: Answers, wanted: Differentiable[bool]
-) -> Differentiable[Tensor | None]:
+def _backward(problem: Problem, seed: Seed, answers: Answers, wanted: Differentiable[bool]) -> Gradients:
     """The gradients that are wanted, summed over the blocks in the dtype of the scores."""
     dtype, unseeing = problem.score_dtype(), answers.maximum == -torch.inf
     maximum, total = answers.maximum.masked_fill(unseeing, 0.0), answers.total.masked_fill(unseeing, 1.0)
@@ -220,11 +205,7 @@ def _backward(
 
 
 def _gradients_of(
-    part: Problem,
-    needs_grad: list[bool],
-    maximum: Float[Tensor, "B H n"],
-    delta: Float[Tensor, "B H n"],
-    dO: Float[Tensor, "B H n Dv"],
+    part: Problem, needs_grad: list[bool], maximum: PerQuery, delta: PerQuery, dO: Float[Tensor, "B H n Dv"]
 ) -> list[Tensor | None]:
     """A block's share of the gradients of its leaves, None where it needs none. Its weights end here."""
     with _autograd():
@@ -251,13 +232,7 @@ class _Weights(torch.autograd.Function):
     """P times total: exp(S - maximum), 0 where hidden, in place of S. Its gradient is dS above."""
 
     @staticmethod
-    def forward(
-        ctx,
-        scores: Float[Tensor, "B H n m"],
-        mask: Mask,
-        maximum: Float[Tensor, "B H n"],
-        delta: Float[Tensor, "B H n"],
-    ) -> Tensor:
+    def forward(ctx, scores: Float[Tensor, "B H n m"], mask: Mask, maximum: PerQuery, delta: PerQuery) -> Tensor:
         _hide_(scores, mask)
         _exp_(scores.sub_(maximum.unsqueeze(-1)))
         ctx.mark_dirty(scores)

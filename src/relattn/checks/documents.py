@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from relattn.checks.tensors import shape
+from relattn.checks.tensors import refuse_device, shape
 from relattn.checks.values import check_size, kind_of
 from relattn.errors import ShapeError
 from relattn.positions.certainty import can_be_read
@@ -46,9 +46,7 @@ def check_starts(
     if starts.dim() != 1 or starts.shape[0] == 0:
         raise ShapeError(f"{name}: got shape {shape(starts)}; expected [documents + 1], the starts and the total")
     if starts.device != rows.device:
-        raise ValueError(
-            f"{name}: got device {starts.device}; expected {rows.device}, that of the rows; move it with .to()"
-        )
+        refuse_device(name, starts, rows.device, "that of the rows")
     if longest is not None:
         longest = check_size(longest_name, longest, least=0)
     total, lengths = rows.shape[0], starts.long().diff()

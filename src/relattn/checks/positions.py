@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.checks.tensors import INTEGER_DTYPES, check_layout, has_shape, shape
+from relattn.checks.tensors import INTEGER_DTYPES, check_layout, has_shape, refuse_device, shape
 from relattn.checks.values import FAR, as_int, came
 from relattn.errors import ShapeError
 from relattn.positions.certainty import statically_true
@@ -20,10 +20,10 @@ from relattn.positions.places import Places, positions_on, run_as_list
 from relattn.positions.position import Position
 from relattn.positions.positions import SEQUENCE, Positions, Window
 
+OnSequence = ContiguousPositions | ExplicitPositions
 
-def position_of(
-    name: str, given: object, batch: Sequence[int], length: int, device: torch.device
-) -> ContiguousPositions | ExplicitPositions:
+
+def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> OnSequence:
     """The sum type of a caller's `PositionLike`: a start (int or 0-d integer tensor), or [length] or [*batch, length].
 
     A ContiguousPositions or ExplicitPositions means the same. Digits are written down as a list, because limits on the
@@ -77,7 +77,7 @@ def places_of(
 
 def side_of(
     name: str, given: object, batch: Sequence[int], length: int, device: torch.device
-) -> tuple[ContiguousPositions | ExplicitPositions, dict[str, Position]]:
+) -> tuple[OnSequence, dict[str, Position]]:
     """Where one side stands on the sequence (from 0 by default), and on each other axis.
 
     Raises what `position_of` raises, naming the axis.
@@ -104,29 +104,23 @@ def places_beside(
     """
     if not query_by_axis and not key_by_axis:
         return Places(sequence)
-    for name, here, there in (
-        ("key_position", query_by_axis, key_by_axis),
-        ("query_position", key_by_axis, query_by_axis),
-    ):
+    sides = {"key_position": (query_by_axis, key_by_axis), "query_position": (key_by_axis, query_by_axis)}
+    for name, (here, there) in sides.items():
         missing = [axis for axis in here if axis not in there]
         if missing:
             raise ValueError(
                 f"{name}: got no axis {missing[0]!r}, which the other side has; expected both sides on the same axes; "
                 "give it to both, or to neither"
             )
-    others = {
-        axis: positions_on(axis, place, key_by_axis[axis], sequence.query_length, sequence.key_length, sequence.device)
-        for axis, place in query_by_axis.items()
-    }
+    sizes = sequence.query_length, sequence.key_length, sequence.device
+    others = {axis: positions_on(axis, place, key_by_axis[axis], *sizes) for axis, place in query_by_axis.items()}
     return Places(sequence, others)
 
 
 def positions_beside(
     name: str, by_axis: Mapping[Any, object], batch: Sequence[int], length: int, device: torch.device
 ) -> dict[str, Position]:
-    """Where one side stands on each axis beside the sequence. A start that is a tensor becomes a list that counts up
-    from it.
-    """
+    """Where one side stands on each axis beside the sequence. A start that is a tensor becomes a list of positions."""
     parsed = {}
     for axis, given in by_axis.items():
         if not isinstance(axis, str) or not axis:
@@ -152,13 +146,13 @@ def _checked_count(name: str, digits: GridPositions, length: int) -> int:
 
 def _position_of_tensor(
     name: str, given: Tensor, batch: Sequence[int], length: int, device: torch.device
-) -> ContiguousPositions | ExplicitPositions:
+) -> OnSequence:
     check_layout(name, given)
     if given.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name}: got dtype {given.dtype}; expected integer positions; convert with .long()")
     is_start = given.dim() == 0
     if given.device != device and not (is_start and given.device.type == "cpu"):
-        raise ValueError(f"{name}: got device {given.device}; expected {device}, the query's; move it with .to()")
+        refuse_device(name, given, device, "the query's")
     positions = given.to(torch.int64)  # a narrower dtype would overflow in arithmetic
     if is_start:
         return ContiguousPositions(positions)

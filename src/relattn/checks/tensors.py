@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -24,9 +25,8 @@ def shape(tensor: Tensor) -> str:
 
 def heads_after_length(fits: bool) -> str:
     """The end of a message where what came `fits` a query and a key [batch, length, heads, width]."""
-    return (
-        "; if query, key and value are [batch, length, heads, width], turn each with .transpose(1, 2)" if fits else ""
-    )
+    way_out = "; if query, key and value are [batch, length, heads, width], turn each with .transpose(1, 2)"
+    return way_out if fits else ""
 
 
 def has_shape(tensor: Tensor, *shapes: Sequence[int]) -> bool:
@@ -41,6 +41,11 @@ def has_shape(tensor: Tensor, *shapes: Sequence[int]) -> bool:
 def broadcasts(sizes: Sequence[int], whole: Sequence[int]) -> bool:
     """Whether each size is 1 or that of the whole."""
     return all(size == 1 or size == its for size, its in zip(sizes, whole, strict=True))
+
+
+def refuse_device(name: str, tensor: Tensor, device: torch.device, whose: str) -> NoReturn:
+    """Raises ValueError: for a tensor on another device than `device`, which is `whose`."""
+    raise ValueError(f"{name}: got device {tensor.device}; expected {device}, {whose}; move it with .to()")
 
 
 def check_layout(name: str, tensor: Tensor, instead_of_nested: str = "an ordinary tensor") -> None:
@@ -88,7 +93,6 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
 
 
 def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
-    """A float tensor [..., heads, length, width], of the query's dtype and device."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {kind_of(tensor)}; expected a tensor [batch, heads, length, width]")
     if type(tensor) not in ORDINARY and is_dtensor(tensor):
@@ -105,9 +109,7 @@ def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
     if tensor.dtype != query.dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {query.dtype}, the query's; convert with .to()")
     if tensor.device != query.device:
-        raise ValueError(
-            f"{name}: got device {tensor.device}; expected {query.device}, the query's; move it with .to()"
-        )
+        refuse_device(name, tensor, query.device, "the query's")
 
 
 def _check_groups(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
@@ -128,11 +130,8 @@ def _check_groups(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 
 def _broadcast(query: Tensor, key: Tensor, value: Tensor) -> list[int]:
     """The axes before the heads, which broadcast as in scaled_dot_product_attention."""
-    for name, tensor, beside, other in (
-        ("key", key, "query", query),
-        ("value", value, "query", query),
-        ("value", value, "key", key),
-    ):
+    beside_query = (("key", key, "query", query), ("value", value, "query", query))
+    for name, tensor, beside, other in (*beside_query, ("value", value, "key", key)):
         pairs = zip(reversed(tensor.shape[:-3]), reversed(other.shape[:-3]), strict=False)
         if any(size != its and size != 1 and its != 1 for size, its in pairs):
             raise ShapeError(
@@ -168,9 +167,7 @@ def check_key_mask(key_mask: Tensor, batch: Sequence[int], key: Tensor) -> None:
             f"{heads_after_length(has_shape(key_mask, (*batch, key.shape[-3])))}"
         )
     if key_mask.device != key.device:
-        raise ValueError(
-            f"key_mask: got device {key_mask.device}; expected {key.device}, the key's; move it with .to()"
-        )
+        refuse_device("key_mask", key_mask, key.device, "the key's")
 
 
 def check_segments(segment_ids: object, batch: Sequence[int], query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,9 +190,7 @@ def check_segments(segment_ids: object, batch: Sequence[int], query: Tensor, key
                 f"{heads_after_length(has_shape(ids, (*batch, like.shape[-3])))}"
             )
         if ids.device != like.device:
-            raise ValueError(
-                f"segment_ids: got device {ids.device}; expected {like.device}, the {side}'s; move it with .to()"
-            )
+            refuse_device("segment_ids", ids, like.device, f"the {side}'s")
     return pair  # pyright: ignore[reportReturnType]
 
 
@@ -221,6 +216,4 @@ def check_attn_mask(attn_mask: Tensor, batch: Sequence[int], query: Tensor, key:
             f"queries, keys){heads_after_length(attn_mask.shape[-2:] == (query.shape[-3], key.shape[-3]))}"
         )
     if attn_mask.device != query.device:
-        raise ValueError(
-            f"attn_mask: got device {attn_mask.device}; expected {query.device}, the query's; move it with .to()"
-        )
+        refuse_device("attn_mask", attn_mask, query.device, "the query's")

@@ -84,11 +84,8 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
             f"{heads_elsewhere(values.shape[0], query.shape[1])}{heads_after_length(values.shape[0] == query.shape[2])}"
         )
     if width is not None and values.shape[2] != width:
-        way_out = (
-            f"make the encoding with head_dim={width}"
-            if name != "relative_values"
-            else "make values as wide as the keys"
-        )
+        of_values = name == "relative_values"
+        way_out = "make values as wide as the keys" if of_values else f"make the encoding with head_dim={width}"
         raise ShapeError(
             f"{name}: got width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; {way_out}"
         )
@@ -139,5 +136,4 @@ def _check_visible(
 
 
 def _on(positions: Positions) -> str:
-    """The axis of the offsets, for a message; nothing for the sequence."""
     return "" if positions.axis == SEQUENCE else f" on the axis {positions.axis!r}"

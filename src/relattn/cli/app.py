@@ -45,10 +45,9 @@ def bench(
 
     Memory, the longest sequence and other libraries are measured in a clone of relattn: python -m measure --help.
     """
+    arguments = locals()
     with one_sentence():
-        given = options.chosen(
-            encodings, lengths, causal, modes, head_dims, heads, batches, dtype, device, seconds, patience
-        )
+        given = options.chosen(arguments)
         err.print(f"{options.asked(given)}; loading PyTorch", soft_wrap=True)
         from relattn.cli.bench.command import run
 

@@ -104,11 +104,13 @@ class Bar:
         self._shown = _Moving() if err.is_terminal else Lines(self.say)
 
     def __enter__(self) -> Bar:
-        self._shown.start()
+        if isinstance(self._shown, _Moving):
+            self._shown._display.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._shown.stop()
+        if isinstance(self._shown, _Moving):
+            self._shown._display.stop()
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -124,27 +126,12 @@ class Bar:
 
 
 class _Moving:
-    """A bar that moves."""
-
     def __init__(self) -> None:
-        self._display = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            console=err,
-            transient=True,
-        )
+        label, note = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}"))
+        columns = label, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), note
+        self._display = Progress(*columns, console=err, transient=True)
         self._task: TaskID | None = None
         self._first = True
-
-    def start(self) -> None:
-        self._display.start()
-
-    def stop(self) -> None:
-        self._display.stop()
 
     def begin(self, label: str, total: int) -> None:
         if self._task is not None:
@@ -171,12 +158,6 @@ class Lines:
         self._write, self._clock = write, clock
         self._label, self._total, self._began, self._last, self._told = "", 0, 0.0, 0.0, 0.0
         self._first: int | None = None
-
-    def start(self) -> None:
-        """Nothing is open yet."""
-
-    def stop(self) -> None:
-        """Nothing stays open."""
 
     def begin(self, label: str, total: int) -> None:
         """A line for the new task."""

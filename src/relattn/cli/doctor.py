@@ -28,23 +28,26 @@ def run() -> None:
     out.print(_versions())
     out.print(_devices())
     out.print(_several())
-    for device in _device_names():
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         out.print(_backends(device))
 
 
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in columns:
+        table.add_column(heading)
+    return table
+
+
 def _versions() -> Table:
-    table = Table(title="Versions", title_justify="left")
-    table.add_column("package")
-    table.add_column("version")
+    table = _table("Versions", "package", "version")
     for name, version in versions(*PACKAGES).items():
         table.add_row(name, version or "not installed")
     return table
 
 
 def _devices() -> Table:
-    table = Table(title="Devices", title_justify="left")
-    table.add_column("device")
-    table.add_column("what it is")
+    table = _table("Devices", "device", "what it is")
     found = machine()
     cores = f"{found['cores']} cores, {found['torch_threads']} threads for torch"
     table.add_row("cpu", f"{found['processor']}, {found['instructions']}, {found['system']}, {cores}")
@@ -67,10 +70,7 @@ def _kernels() -> str:
 
 
 def _several() -> Table:
-    """What this machine has for several processes that work together."""
-    table = Table(title="Several processes", title_justify="left")
-    table.add_column("engine")
-    table.add_column("what is there")
+    table = _table("Several processes", "engine", "what is there")
     without = "not in this build of torch"
     if not dist.is_available():
         table.add_row("torch.distributed", without)
@@ -88,20 +88,13 @@ def _several() -> Table:
     return table
 
 
-def _device_names() -> list[str]:
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-
-
 def _backends(device: str) -> Table:
     """Each backend on attention without relative keys, with them, and on one query, for which some have a separate
     kernel. A cell says that the backend runs and agrees with the reference, or why not.
     """
-    table = Table(title=f"Backends on {device}", title_justify="left")
-    table.add_column("backend")
     relative = relattn.RelativeEmbedding(8, KEYS, causal=True).to(device)
     problems = {"plain attention": (None, KEYS), "relative keys": (relative, KEYS), "one query": (relative, 1)}
-    for title in problems:
-        table.add_column(title)
+    table = _table(f"Backends on {device}", "backend", *problems)
     for name in BACKENDS:
         table.add_row(name, *(_try(name, encoding, queries, device) for encoding, queries in problems.values()))
     return table

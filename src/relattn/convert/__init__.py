@@ -5,6 +5,6 @@ one layer; `layers` makes the modules. docs/convert.md has every format beside o
 """
 
 from relattn.convert.checkpoint import from_relattn, layers, to_relattn
-from relattn.convert.registry import FORMATS
+from relattn.convert.finding import FORMATS
 
 __all__ = ["FORMATS", "from_relattn", "layers", "to_relattn"]

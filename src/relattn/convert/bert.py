@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from relattn.convert.format import Format, MismatchError, Tensors
-from relattn.convert.weights import check_odd, renamed, shared_table
+from relattn.convert.weights import check_odd, encoding_of_table, renamed, shared_table
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.key_query import KeyQueryEmbedding
 from relattn.encodings.relative import RelativeEmbedding
@@ -33,9 +33,10 @@ def _format(name: str, kind: str, parameter: str, encoding: type[RelativeEmbeddi
         return {**renamed(ours, back), TABLE: table.flip(0)}
 
     def model(ours: Tensors) -> tuple[RelativeEncoding, int]:
-        heads, rows, head_dim = ours[ours_name].shape
         check_odd(ours_name, ours[ours_name])
-        return encoding(head_dim, (rows + 1) // 2, num_heads=heads if heads > 1 else None), head_dim
+        return encoding_of_table(
+            ours, lambda width, rows, heads: encoding(width, (rows + 1) // 2, num_heads=heads), ours_name
+        )
 
     return Format(
         name=name,

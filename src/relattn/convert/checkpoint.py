@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from relattn.checks.values import check_choice, kind_of
-from relattn.convert.finding import name_layer_in_errors, our_layers, their_layers
+from relattn.convert.finding import FORMATS, name_layer_in_errors, our_layers, their_layers
 from relattn.convert.format import Format, MismatchError, Tensors
-from relattn.convert.registry import FORMATS
 from relattn.encodings.base import RelativeEncoding
 from relattn.nn import RelativeMultiheadAttention
 
@@ -27,13 +26,11 @@ def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tenso
     Raises ValueError: where there is no such layer, where a layer is not complete, and for parameters without a
         counterpart in relattn.
     """
-    form = _form("source", source)
-    _check_tensors(checkpoint)
+    form = _form("source", source, checkpoint)
     result, used = {}, set()
     for layer, names in their_layers(checkpoint, form).items():
-        result |= _new(
-            result, layer, {layer + name: one for name, one in _read(checkpoint, form, layer, names).items()}
-        )
+        ours = _read(checkpoint, form, layer, names)
+        result |= _new(result, layer, {layer + name: one for name, one in ours.items()})
         used.update(names.values())
     return _merge(checkpoint, used, result)
 
@@ -46,10 +43,8 @@ def from_relattn(checkpoint: Mapping[str, Tensor], target: str) -> dict[str, Ten
     Raises ValueError: where there is no such layer, where `target` holds another encoding, and for parameters that it
     cannot hold.
     """
-    form = _form("target", target)
-    _check_tensors(checkpoint)
-    result: dict[str, Tensor] = {}
-    used = set()
+    form = _form("target", target, checkpoint)
+    result, used = {}, set()
     for layer, names in our_layers(checkpoint, form).items():
         with name_layer_in_errors(layer):
             ours = {local: checkpoint[name] for local, name in names.items()}
@@ -71,8 +66,7 @@ def layers(
 
     Raises ValueError: as `to_relattn` does, and for an encoding of other parameters.
     """
-    form = _form("source", source)
-    _check_tensors(checkpoint)
+    form = _form("source", source, checkpoint)
     made = {}
     for layer, names in their_layers(checkpoint, form).items():
         ours = _copies(_read(checkpoint, form, layer, names))
@@ -83,18 +77,16 @@ def layers(
     return made
 
 
-def _form(argument: str, name: str) -> Format:
+def _form(argument: str, name: str, checkpoint: object) -> Format:
+    """The format of that name, once the checkpoint is checked, too."""
     check_choice(argument, name, FORMATS)
-    return FORMATS[name]
-
-
-def _check_tensors(checkpoint: object) -> None:
     pairs = checkpoint.items() if isinstance(checkpoint, Mapping) else [(None, None)]
     if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
         raise TypeError(
             f"checkpoint: got {kind_of(checkpoint)}; expected tensors by name, such as a state_dict, and nothing "
             "else in it"
         )
+    return FORMATS[name]
 
 
 def _read(state: Tensors, form: Format, layer: str, names: dict[str, str]) -> dict[str, Tensor]:

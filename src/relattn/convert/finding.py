@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from relattn.convert import bert, returnn_key_shift, returnn_rel_pos, tensor2tensor, transfo_xl, x_transformers
 from relattn.convert.format import Axes, Format, MismatchError, Tensors, layers_in
-from relattn.convert.registry import FORMATS
 from relattn.convert.weights import PROJECTIONS
+
+_ALL = (
+    bert.RELATIVE_KEY, bert.RELATIVE_KEY_QUERY, transfo_xl.TRANSFO_XL, tensor2tensor.RELATIVE,
+    tensor2tensor.RELATIVE_V2, tensor2tensor.UNMASKED_RELATIVE_V2, returnn_key_shift.KEY_SHIFT,
+    returnn_rel_pos.REL_POS, x_transformers.X_TRANSFORMERS,
+)  # fmt: skip
+FORMATS: dict[str, Format] = {one.name: one for one in _ALL}
+"""What `to_relattn` takes as its source and `from_relattn` as its target, by name."""
 
 OURS: Axes = {f"{name}.{part}": axes for name in PROJECTIONS for part, axes in (("weight", (2,)), ("bias", (1,)))}
 
@@ -26,29 +34,24 @@ def their_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
     found = layers_in(state, form.anchors)
     if not found:
         raise ValueError(_nothing_found(state, form.name, form.anchors))
-    return {layer: _their_names(state, form, layer) for layer in found}
-
-
-def _their_names(state: Tensors, form: Format, layer: str) -> dict[str, str]:
-    with name_layer_in_errors(layer):
-        known = {**form.needs, **form.may}
-        below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
-        names = {local: layer + local for local in below if local in known}
-        names = {**form.outside(state.keys(), layer), **names}
-        missing = [local for local in form.needs if local not in names]
-        if missing:
-            raise MismatchError(f"has no {', '.join(missing)}, which {form.name} needs")
-        strange = [local for local in below if local not in known and not local.startswith(form.stays)]
-        if strange:
-            raise MismatchError(f"has also {', '.join(strange)}, which {form.name} has no part for")
-        check_axes({local: state[name] for local, name in names.items()}, known)
-    return names
+    known, of_layers = {**form.needs, **form.may}, {}
+    for layer in found:
+        with name_layer_in_errors(layer):
+            below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
+            own = {local: layer + local for local in below if local in known}
+            names = of_layers[layer] = {**form.outside(state.keys(), layer), **own}
+            missing = [local for local in form.needs if local not in names]
+            if missing:
+                raise MismatchError(f"has no {', '.join(missing)}, which {form.name} needs")
+            strange = [local for local in below if local not in known and not local.startswith(form.stays)]
+            if strange:
+                raise MismatchError(f"has also {', '.join(strange)}, which {form.name} has no part for")
+            check_axes({local: state[name] for local, name in names.items()}, known)
+    return of_layers
 
 
 def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
-    """The same of every RelativeMultiheadAttention whose encoding this format holds; a layer without an encoding is
-    left alone.
-    """
+    """The same of every RelativeMultiheadAttention with an encoding, if this format holds all of these."""
     found = {}
     candidates = layers_in(state, ("q_proj.weight",))
     for layer in candidates:

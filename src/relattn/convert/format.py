@@ -20,16 +20,6 @@ class MismatchError(Exception):
     """Why one layer cannot be read or written; the code that catches it adds the name of the layer."""
 
 
-def nothing_outside(names: Collection[str], layer: str) -> dict[str, str]:
-    """Every parameter of a layer stands under the layer's name."""
-    return {}
-
-
-def within(layer: str, local: str) -> str:
-    """The name of a parameter that stands under the layer's name."""
-    return layer + local
-
-
 @dataclass(frozen=True)
 class Format:
     """The parameters of a format's layers, and how they become ours.
@@ -58,8 +48,8 @@ class Format:
     model: Callable[[Tensors], tuple[RelativeEncoding, int]]
     may: Axes = field(default_factory=dict)
     stays: tuple[str, ...] = ()
-    outside: Callable[[Collection[str], str], dict[str, str]] = nothing_outside
-    place: Callable[[str, str], str] = within
+    outside: Callable[[Collection[str], str], dict[str, str]] = lambda names, layer: {}
+    place: Callable[[str, str], str] = lambda layer, local: layer + local
     note: str = ""
 
 

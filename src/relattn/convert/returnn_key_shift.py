@@ -11,13 +11,16 @@ from torch import Tensor
 from relattn.convert.format import Format, MismatchError, Tensors, layers_in
 from relattn.convert.weights import (
     check_odd,
+    encoding_of_table,
     fuse_heads,
     identity_like,
     is_identity,
+    q_k_v,
     refuse_biases,
     shared_table,
     split_heads,
 )
+from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.shaw import ShawEmbedding
 
 FUSED, TABLE = "QKV", "encoding_matrix"
@@ -52,20 +55,18 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
             "and give the identity here"
         )
     table = shared_table("encoding.relative_keys", ours["encoding.relative_keys"], "RETURNN's key_shift")
-    q, k, v = (ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj"))
-    return {FUSED: fuse_heads(q, k, v, table.shape[1]).T, TABLE: table}
+    return {FUSED: fuse_heads(*q_k_v(ours), table.shape[1]).T, TABLE: table}
 
 
-def model(ours: Tensors) -> tuple[ShawEmbedding, int]:
+def model(ours: Tensors) -> tuple[RelativeEncoding, int]:
     """Shaw's keys, clipped where the rows end."""
-    heads, rows, head_dim = ours["encoding.relative_keys"].shape
     check_odd("encoding.relative_keys", ours["encoding.relative_keys"])
-    encoding = ShawEmbedding(head_dim, (rows - 1) // 2, num_heads=heads if heads > 1 else None, values=False)
-    return encoding, head_dim
+    return encoding_of_table(
+        ours, lambda width, rows, heads: ShawEmbedding(width, (rows - 1) // 2, num_heads=heads, values=False)
+    )
 
 
 def _common_prefix_length(layer: str, table: str) -> int:
-    """The number of equal characters at the beginning of two names."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(layer, table, strict=False))))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from relattn.convert import returnn_key_shift, transfo_xl
 from relattn.convert.format import Format, MismatchError, Tensors
-from relattn.convert.weights import check_odd, fuse_heads, identity_like, is_identity, shared_table, split_heads
+from relattn.convert.weights import check_odd, fuse_heads, identity_like, is_identity, q_k_v, shared_table, split_heads
 from relattn.encodings.base import RelativeEncoding
 
 LEARNED = "learned_pos_emb.pos_emb"
@@ -75,10 +75,8 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
     _, head_dim = _model(ours)
     theirs = {}
     for part in ("weight", "bias"):
-        parts = [ours.get(f"{name}.{part}") for name in ("q_proj", "k_proj", "v_proj")]
-        q, k, v = parts
-        if q is not None and k is not None and v is not None:
-            fused = fuse_heads(q, k, v, head_dim)
+        if f"q_proj.{part}" in ours:
+            fused = fuse_heads(*q_k_v(ours, part), head_dim)
             theirs[f"qkv.{part}"] = fused.T if part == "weight" else fused
     if not is_identity(ours):
         theirs["proj.weight"] = ours["out_proj.weight"].T

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from relattn.convert.format import Format, Tensors
-from relattn.convert.weights import check_odd, refuse_biases, shared_table
+from relattn.convert.weights import Make, check_odd, encoding_of_table, refuse_biases, shared_table
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.relative import RelativeEmbedding
 from relattn.encodings.shaw import ShawEmbedding
@@ -16,13 +14,7 @@ KERNELS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out
 
 
 def _format(
-    attention_type: str,
-    tables: dict[str, str],
-    encoding: Callable[[int, int, int | None], RelativeEncoding],
-    *,
-    per_head: bool,
-    odd: bool,
-    note: str = "",
+    attention_type: str, tables: dict[str, str], encoding: Make, *, per_head: bool, odd: bool, note: str = ""
 ) -> Format:
     """Kernels are [in, out]; tables have the same rows as ours, and no axis of heads where all heads share a table.
 
@@ -49,10 +41,9 @@ def _format(
         return theirs
 
     def model(ours: Tensors) -> tuple[RelativeEncoding, int]:
-        heads, rows, head_dim = ours["encoding.relative_keys"].shape
         if odd:
             check_odd("encoding.relative_keys", ours["encoding.relative_keys"])
-        return encoding(head_dim, rows, heads if heads > 1 else None), head_dim
+        return encoding_of_table(ours, encoding)
 
     return Format(
         name=f"tensor2tensor_{attention_type.removeprefix('dot_product_')}",
@@ -67,32 +58,20 @@ def _format(
     )
 
 
-def _shaw(head_dim: int, rows: int, heads: int | None) -> ShawEmbedding:
-    return ShawEmbedding(head_dim, (rows - 1) // 2, num_heads=heads)
-
-
-def _masked(head_dim: int, rows: int, heads: int | None) -> RelativeEmbedding:
-    return RelativeEmbedding(head_dim, rows, num_heads=heads, causal=True, beyond="zero")
-
-
-def _unmasked(head_dim: int, rows: int, heads: int | None) -> RelativeEmbedding:
-    return RelativeEmbedding(head_dim, (rows + 1) // 2, num_heads=heads, beyond="zero")
-
-
 RELATIVE = _format(
     "dot_product_relative",
     {
         "dot_product_attention_relative/relative_positions_keys/embeddings": "relative_keys",
         "dot_product_attention_relative/relative_positions_values/embeddings": "relative_values",
     },
-    _shaw,
+    lambda width, rows, heads: ShawEmbedding(width, (rows - 1) // 2, num_heads=heads),
     per_head=False,
     odd=True,
 )
 RELATIVE_V2 = _format(
     "dot_product_relative_v2",
     {"dot_product_self_attention_relative_v2/key_relative_embeddings": "relative_keys"},
-    _masked,
+    lambda width, rows, heads: RelativeEmbedding(width, rows, num_heads=heads, causal=True, beyond="zero"),
     per_head=True,
     odd=False,
     note="Attend with is_causal=True.",
@@ -100,7 +79,7 @@ RELATIVE_V2 = _format(
 UNMASKED_RELATIVE_V2 = _format(
     "dot_product_unmasked_relative_v2",
     {"dot_product_unmasked_self_attention_relative_v2/key_relative_embeddings": "relative_keys"},
-    _unmasked,
+    lambda width, rows, heads: RelativeEmbedding(width, (rows + 1) // 2, num_heads=heads, beyond="zero"),
     per_head=True,
     odd=True,
 )

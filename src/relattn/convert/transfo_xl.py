@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relattn.convert.format import Axes, Format, MismatchError, Tensors
-from relattn.convert.weights import refuse_biases
+from relattn.convert.weights import q_k_v, refuse_biases
 from relattn.encodings.transformer_xl import TransformerXLEmbedding
 
 FUSED, POSITIONS = "qkv_net.weight", "r_net.weight"
@@ -26,18 +26,13 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
     if theirs[FUSED].shape[0] % 3:
         raise MismatchError(f"has {FUSED} of shape {list(theirs[FUSED].shape)}; expected [3 * heads * width, d_model]")
     q, k, v = theirs[FUSED].chunk(3)
-    return {
-        "q_proj.weight": q,
-        "k_proj.weight": k,
-        "v_proj.weight": v,
-        **{ours: theirs[name] for name, ours in RENAMED.items()},
-    }
+    own = {ours: theirs[name] for name, ours in RENAMED.items()}
+    return {"q_proj.weight": q, "k_proj.weight": k, "v_proj.weight": v, **own}
 
 
 def _write(ours: Tensors) -> dict[str, Tensor]:
     refuse_biases(ours, "Transformer-XL")
-    fused = torch.cat([ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj")])
-    return {FUSED: fused, **{name: ours[mine] for name, mine in RENAMED.items()}}
+    return {FUSED: torch.cat(q_k_v(ours)), **{name: ours[mine] for name, mine in RENAMED.items()}}
 
 
 def model(ours: Tensors) -> tuple[TransformerXLEmbedding, int]:

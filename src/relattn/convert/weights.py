@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from relattn.convert.format import MismatchError, Tensors
+from relattn.encodings.base import RelativeEncoding
 
+Make = Callable[[int, int, int | None], RelativeEncoding]
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def q_k_v(ours: Tensors, part: str = "weight") -> tuple[Tensor, Tensor, Tensor]:
+    """The weights, or the biases, of the three projections."""
+    return ours[f"q_proj.{part}"], ours[f"k_proj.{part}"], ours[f"v_proj.{part}"]
+
+
+def encoding_of_table(ours: Tensors, make: Make, name: str = "encoding.relative_keys") -> tuple[RelativeEncoding, int]:
+    """make(head_dim, rows, num_heads) of a table, and the width of a head. One head is None: one table for all."""
+    heads, rows, head_dim = ours[name].shape
+    return make(head_dim, rows, heads if heads > 1 else None), head_dim
 
 
 def renamed(tensors: Tensors, names: dict[str, str]) -> dict[str, Tensor]:

@@ -34,11 +34,11 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
         )
     groups, width = q.shape[0] // k.shape[0], q.shape[0] // heads
     return {
-        "q_proj.weight": _interleave(q, groups, width),
+        "q_proj.weight": _reordered(q, groups, -1, width),
         "k_proj.weight": k,
         "v_proj.weight": theirs["to_v.weight"],
-        "out_proj.weight": _interleave(out.T, groups, width).T,
-        "encoding.bias": _interleave(table.T, groups, 1).T * width**0.5,
+        "out_proj.weight": _reordered(out.T, groups, -1, width).T,
+        "encoding.bias": _reordered(table.T, groups, -1, 1).T * width**0.5,
     }
 
 
@@ -47,24 +47,21 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
     table, q, k = ours["encoding.bias"], ours["q_proj.weight"], ours["k_proj.weight"]
     groups, width = q.shape[0] // k.shape[0], q.shape[0] // table.shape[1]
     theirs = {
-        "to_q.weight": _deinterleave(q, groups, width),
+        "to_q.weight": _reordered(q, -1, groups, width),
         "to_k.weight": k,
         "to_v.weight": ours["v_proj.weight"],
-        TABLE: _deinterleave(table.T, groups, 1).T / width**0.5,
+        TABLE: _reordered(table.T, -1, groups, 1).T / width**0.5,
     }
     if table.shape[1] == 1 and is_identity(ours):
         return theirs
-    return theirs | {OUT: _deinterleave(ours["out_proj.weight"].T, groups, width).T}
+    return theirs | {OUT: _reordered(ours["out_proj.weight"].T, -1, groups, width).T}
 
 
-def _interleave(rows: Tensor, groups: int, width: int) -> Tensor:
-    """Heads of `width` rows, reordered: heads that share a key head, one in every len / groups, become neighbours."""
-    return rows.unflatten(0, (groups, -1, width)).transpose(0, 1).flatten(0, 2)
-
-
-def _deinterleave(rows: Tensor, groups: int, width: int) -> Tensor:
-    """The way back."""
-    return rows.unflatten(0, (-1, groups, width)).transpose(0, 1).flatten(0, 2)
+def _reordered(rows: Tensor, *sizes: int) -> Tensor:
+    """Heads of rows, the last of the sizes. (groups, -1, width): those that share a key head, one in every len /
+    groups, become neighbours. (-1, groups, width): the way back.
+    """
+    return rows.unflatten(0, sizes).transpose(0, 1).flatten(0, 2)
 
 
 def _model(ours: Tensors) -> tuple[T5Bias, int]:

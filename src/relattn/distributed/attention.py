@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, TypeVar
 
 import torch
@@ -17,15 +18,13 @@ from relattn.checks.positions import check_window
 from relattn.checks.tensors import check_key_mask, check_segments
 from relattn.checks.values import check_choice, check_flag, check_probability
 from relattn.distributed import gathering, ring
-from relattn.distributed.arguments import Arguments, agree_on_arguments
+from relattn.distributed.arguments import Arguments, agree, agree_on_arguments
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
-from relattn.distributed.consensus import agree
 from relattn.distributed.group import Group
-from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
 from relattn.distributed.merge import merging
 from relattn.distributed.needs import Needs
-from relattn.distributed.parts import check_part
+from relattn.distributed.parts import LAYOUTS, Layout, check_part, pieces
 from relattn.distributed.positions import SplitPositions, split_positions
 from relattn.distributed.visible_parts import exchanged_needs, visible_parts
 from relattn.encodings.base import RelativeEncoding
@@ -107,9 +106,11 @@ def context_parallel_attention(
         attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
         softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
-    return _attend(
-        mesh, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position, options
-    )[0]
+    check = partial(
+        _arguments, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position,
+        options,
+    )  # fmt: skip
+    return _attend(mesh, check, dropout_p)[0]
 
 
 @_outside_of_graphs
@@ -149,10 +150,11 @@ def context_parallel_attention_and_lse(
         attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, window=window, key_bias=key_bias,
         softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
-    return _attend(
-        mesh, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position, options,
-        return_lse=True,
+    check = partial(
+        _arguments, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position,
+        options, return_lse=True,
     )  # fmt: skip
+    return _attend(mesh, check, dropout_p)
 
 
 def explain(
@@ -194,44 +196,21 @@ def explain(
         softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
     arguments = _arguments(
-        Group(mesh), query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position,
-        options,
+        query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position, options,
+        Group(mesh),
     )  # fmt: skip
     return choose(arguments.call, arguments.rotate)
 
 
-def _attend(
-    mesh: DeviceMesh,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    is_causal: bool,
-    enable_gqa: bool,
-    layout: Layout,
-    rotate: Rotate | Literal["auto"],
-    encoding: RelativeEncoding | ScoreTerms | None,
-    query_position: PositionsLike,
-    key_position: PositionsLike,
-    options: Options,
-    *,
-    return_lse: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """O and lse, once all ranks have arguments that agree. return_lse: whether the caller gets lse."""
+def _attend(mesh: DeviceMesh, check: Callable[[Group], Arguments], dropout_p: float) -> tuple[Tensor, Tensor]:
+    """O and lse, once all ranks have arguments that agree."""
     group = Group(mesh)
-    arguments = agree_on_arguments(
-        group,
-        lambda: _arguments(
-            group, query, key, value, is_causal, enable_gqa, layout, rotate, encoding, query_position, key_position,
-            options, return_lse=return_lse,
-        ).with_prepared_keys(),
-        options.dropout_p,
-    )  # fmt: skip
+    arguments = agree_on_arguments(group, lambda: check(group).with_prepared_keys(), dropout_p)
     with without_autocast(arguments.call.query):
         return _answer(arguments)
 
 
 def _arguments(
-    group: Group,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -243,10 +222,11 @@ def _arguments(
     query_position: PositionsLike,
     key_position: PositionsLike,
     options: Options,
+    group: Group,
     *,
     return_lse: bool = False,
 ) -> Arguments:
-    """The arguments with one batch axis, checked as far as one rank can check them."""
+    """The arguments with one batch axis, checked as far as one rank can. return_lse: whether the caller gets lse."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
     check_choice("layout", layout, LAYOUTS)
@@ -257,25 +237,23 @@ def _arguments(
         check_part(name, length, layout)
     if (key_mask := options.key_mask) is not None:
         check_key_mask(key_mask, batch, key)
-    segments = None if options.segment_ids is None else check_segments(options.segment_ids, batch, query, key)
-    key_bias, sinks = options.key_bias, options.sinks
-    for_all = Options(
-        softcap=options.softcap, dropout_p=check_probability("dropout_p", options.dropout_p), scale=options.scale
-    )
+    segments, key_bias, sinks = None, options.key_bias, options.sinks
+    if options.segment_ids is not None:
+        of_queries, of_keys = check_segments(options.segment_ids, batch, query, key)
+        segments = of_queries.reshape(rows, lengths[0]), of_keys.reshape(rows, lengths[1])
+    dropout_p = check_probability("dropout_p", options.dropout_p)
+    for_all = Options(softcap=options.softcap, dropout_p=dropout_p, scale=options.scale)
 
     def side(name: str, position: PositionsLike, length: int) -> SplitPositions:
         own = pieces(group.rank, group.world, length, layout)
         return split_positions(name, position, batch, own, length * group.world, query.device)
 
-    query_positions = side("query_position", query_position, lengths[0])
-    key_positions = side("key_position", key_position, lengths[1])
     call = Call(
-        group, layout, query, key, value, batch, query_positions, key_positions,
+        group, layout, query, key, value, batch,
+        side("query_position", query_position, lengths[0]), side("key_position", key_position, lengths[1]),
         limits(is_causal, check_window(options.window)), encoding, options.attn_mask,
         None if key_mask is None else key_mask.reshape(rows, lengths[1]),
-        None if segments is None else (segments[0].reshape(rows, lengths[0]), segments[1].reshape(rows, lengths[1])),
-        None if key_bias is None else check_key_bias(key_bias, batch, query, key),
-        for_all,
+        segments, None if key_bias is None else check_key_bias(key_bias, batch, query, key), for_all,
     )  # fmt: skip
     check_whole_rows(call)
     choose(call, rotate)  # it refuses impossible combinations

@@ -58,19 +58,12 @@ def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = N
     against = _against_ulysses(call)
     if rotate == "ulysses" and against:
         raise UnsupportedError(f"rotate='ulysses' cannot run this: {against}; use 'ring' or 'all_gather'")
-    sent: dict[Rotate, Traffic] = {}
-    for way in ROTATES:
-        if way != "ulysses" or not against:
-            sent[way] = _traffic(call, way, needs)
-    named = rotate != "auto"
-    larger = "" if named else _against_all_gather(call)
-    choice: Rotate = "ring"
-    if rotate != "auto":
-        choice = rotate
-    else:
-        for way, bytes_of in sent.items():
-            if sum(bytes_of) < sum(sent[choice]) and (way != "all_gather" or not larger):
-                choice = way
+    sent: dict[Rotate, Traffic] = {
+        way: _traffic(call, way, needs) for way in ROTATES if way != "ulysses" or not against
+    }
+    larger = _against_all_gather(call) if rotate == "auto" else ""
+    ways: list[Rotate] = [way for way in sent if way != "all_gather" or not larger]
+    choice = min(ways, key=lambda way: sum(sent[way])) if rotate == "auto" else rotate
     others: dict[Rotate, str] = {}
     hops = call.hops()
     is_bound = needs is None and call.hides_by_data() and hops > 0
@@ -79,7 +72,7 @@ def choose(call: Call, rotate: Rotate | Literal["auto"], needs: Needs | None = N
             continue
         if way == "ulysses" and against:
             others[way] = against
-        elif named:
+        elif rotate != "auto":
             others[way] = f"usable, but {choice} was named"
         elif way == "all_gather" and larger:
             others[way] = larger
@@ -112,27 +105,20 @@ def _against_all_gather(call: Call) -> str:
     )
 
 
-def _sizes(call: Call) -> traffic.Sizes:
-    batch, heads, queries, width = call.query.shape
-    _, key_heads, keys, value_width = call.value.shape
-    size, sums = call.query.element_size(), wide(call.query.new_empty(0)).element_size()
-    return traffic.Sizes(call.group.world, batch, heads, key_heads, queries, keys, width, value_width, size, sums)
-
-
 def _beside(call: Call) -> Traffic:
     """What every rank needs about all keys, for every way of sending them."""
     world, sent = call.group.world, Traffic(0, 0)
-    masks = [call.key_mask, None if call.segments is None else call.segments[1]]
-    for mask in masks:
-        if mask is not None:
-            sent = sent.plus(traffic.gathered(world, mask.nbytes, differentiable=False))
-    if call.key_bias is not None:
-        sent = sent.plus(traffic.gathered(world, call.key_bias.nbytes, differentiable=call.key_bias.requires_grad))
+    for one in (call.key_mask, None if call.segments is None else call.segments[1], call.key_bias):
+        if one is not None:
+            sent = sent.plus(traffic.gathered(world, one.nbytes, differentiable=one.requires_grad))
     return sent
 
 
 def _traffic(call: Call, rotate: Rotate, needs: Needs | None) -> Traffic:
-    sizes = _sizes(call)
+    batch, heads, queries, width = call.query.shape
+    _, key_heads, keys, value_width = call.value.shape
+    size, sums = call.query.element_size(), wide(call.query.new_empty(0)).element_size()
+    sizes = traffic.Sizes(call.group.world, batch, heads, key_heads, queries, keys, width, value_width, size, sums)
     if rotate == "ring":
         sent = traffic.ring(sizes, call.hops()) if needs is None else _of_needs(call, sizes, needs)
     elif rotate == "all_gather":
@@ -143,7 +129,6 @@ def _traffic(call: Call, rotate: Rotate, needs: Needs | None) -> Traffic:
 
 
 def _of_needs(call: Call, sizes: traffic.Sizes, needs: Needs) -> Traffic:
-    """The ring's bytes, on average over the ranks."""
     lengths = [sum(part.stop - part.start for part in share) for share in rounds(call.own(sizes.keys))]
     of_all = traffic.ring_of_keys(sizes, *needs.sent(lengths))
     return Traffic(*(-(-sent // sizes.world) for sent in of_all))

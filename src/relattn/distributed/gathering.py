@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from relattn.call import Request
 from relattn.distributed.lowering import Call, Gathered, lower_all_ranks
+from relattn.distributed.parts import ordered, pieces
 from relattn.equation.part import part_of
-from relattn.equation.problem import Axis, Problem
-from relattn.equation.tables import OffsetTable
+from relattn.equation.problem import Problem
+from relattn.equation.visibility import keys_in_reach
 
 Answer = tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]
 
@@ -25,24 +24,12 @@ def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
     key, value = (call.whole(tensor, dim=2) for tensor in (call.key, call.value))
     outputs, lses = [], []
     for problem in problems:
-        reachable = reach(problem)
+        reachable = slice(*keys_in_reach(problem.sequence().positions))
         queries = slice(0, problem.query.shape[2])
         output, lse = _run(part_of(problem, queries, reachable, key[:, :, reachable], value[:, :, reachable]), backend)
         outputs.append(output)
         lses.append(lse)
     return torch.cat(outputs, 2), torch.cat(lses, 2)
-
-
-def reach(problem: Problem) -> slice:
-    """The keys between the first and the last that any query can see by its offset; all for explicit positions."""
-    positions = problem.sequence().positions
-    keys, origin = positions.key_length, positions.known_origin
-    if origin is None:
-        return slice(0, keys)
-    first = 0 if positions.lowest is None else positions.lowest - origin
-    end = keys if positions.highest is None else positions.highest - origin + positions.query_length
-    first = min(max(first, 0), keys)
-    return slice(first, max(min(end, keys), first))
 
 
 def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -> Answer:
@@ -52,7 +39,9 @@ def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -
     axes = []
     for number, axis in enumerate(whole.axes):
         r = [problem.axes[number].relative_query for problem in problems]
-        axes.append(_axis_of_heads(axis, own, None if r[0] is None else _to_heads(call, torch.cat(r, 2))))  # pyright: ignore[reportArgumentType]
+        tables = {name: table.of_heads(own) for name, table in axis.tables().items()}
+        relative_query = None if r[0] is None else _to_heads(call, torch.cat(r, 2))  # pyright: ignore[reportArgumentType]
+        axes.append(axis.replace(relative_query=relative_query, **tables))
     segments = None
     if call.segments is not None:
         assert keys.segments is not None
@@ -77,22 +66,15 @@ def _run(problem: Problem, backend: str) -> Answer:
     return output, lse
 
 
-def _axis_of_heads(axis: Axis, heads: slice, r: Tensor | None) -> Axis:
-    """The axis for some of the heads."""
-    tables = {name: _of_heads(table, heads) for name, table in axis.tables().items()}
-    return axis.replace(relative_query=r, **tables)
-
-
-def _of_heads(table: OffsetTable, heads: slice) -> OffsetTable:
-    return table if table.values.shape[0] == 1 else replace(table, values=table.values[heads])
-
-
 def _to_heads(call: Call, tensor: Float[Tensor, "B H n D"]) -> Float[Tensor, "B h L D"]:
     """All heads of the rank's positions become all positions of the rank's heads."""
     parts = tensor.unflatten(1, (call.group.world, -1)).movedim(1, 0)
-    return call.parts_in_order(call.group.exchanged(parts))
+    return ordered(call.group.exchanged(parts).unbind(0), 2, call.layout)
 
 
 def _to_positions(call: Call, tensor: Float[Tensor, "B h L D"]) -> Float[Tensor, "B H n D"]:
     """The way back."""
-    return call.group.exchanged(call.parts_of_ranks(tensor)).movedim(0, 1).flatten(1, 2)
+    world, length = call.group.world, tensor.shape[2] // call.group.world
+    of_ranks = (pieces(rank, world, length, call.layout) for rank in range(world))
+    parts = [torch.cat([tensor[:, :, piece.there()] for piece in own], 2) for own in of_ranks]
+    return call.group.exchanged(torch.stack(parts)).movedim(0, 1).flatten(1, 2)

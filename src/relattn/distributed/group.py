@@ -18,6 +18,16 @@ Messages = Sequence[tuple[int, Sequence[Tensor]]]
 """(how many ranks further round the ring, or from how many back, the tensors)."""
 
 
+def check_dimensions(mesh: DeviceMesh, which: str, name: str) -> None:
+    """Raises UnsupportedError: for a mesh of several dimensions; `which` it has, and how it may be called."""
+    if mesh.ndim != 1:
+        names = f" with the dimensions {', '.join(map(repr, mesh.mesh_dim_names))}" if mesh.mesh_dim_names else ""
+        raise UnsupportedError(
+            f"mesh: got {mesh.ndim} dimensions{names}; expected one, {which}; give a part of the mesh, as "
+            f"mesh[{name!r}]"
+        )
+
+
 class Group:
     """The ranks along a mesh of one dimension.
 
@@ -33,12 +43,7 @@ class Group:
                 f"mesh: got {kind_of(mesh)}; expected a DeviceMesh of one dimension; "
                 "torch.distributed.device_mesh.init_device_mesh makes one"
             )
-        if mesh.ndim != 1:
-            names = f" with the dimensions {', '.join(map(repr, mesh.mesh_dim_names))}" if mesh.mesh_dim_names else ""
-            raise UnsupportedError(
-                f"mesh: got {mesh.ndim} dimensions{names}; expected one, that along which sequences are split; "
-                "give a part of the mesh, as mesh['context']"
-            )
+        check_dimensions(mesh, "that along which sequences are split", "context")
         self.process_group = mesh.get_group()
         self.rank, self.world = mesh.get_local_rank(), mesh.size()
         self.ranks = dist.get_process_group_ranks(self.process_group)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from relattn.checks.values import kind_of
-from relattn.distributed.own_heads import OwnHeads
+from relattn.distributed.group import check_dimensions
 from relattn.encodings.base import EncodingSum, OnAxis, RelativeEncoding
 from relattn.equation.problem import Part
 from relattn.errors import UnsupportedError
 from relattn.nn.attention import RelativeMultiheadAttention
 from relattn.nn.conformer import RelPositionMultiHeadedAttention
 
+Module = TypeVar("Module", bound=nn.Module)
 PROJECTIONS: dict[str, type[ParallelStyle]] = {
     "q_proj": ColwiseParallel,
     "k_proj": ColwiseParallel,
@@ -48,7 +50,7 @@ class HeadwiseParallel(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        _check_mesh(device_mesh)
+        check_dimensions(device_mesh, "over which the heads are split", "heads")
         if isinstance(module, RelativeEncoding):
             self._split_encoding(module, device_mesh)
         elif isinstance(module, RelativeMultiheadAttention):
@@ -97,9 +99,7 @@ class HeadwiseParallel(ParallelStyle):
             encoding.get_submodule(owner).register_parameter(short, parts[parameter])
 
     def _source(self) -> dict[str, Any]:
-        """The process whose numbers all processes take, as `parallelize_module` names it; torch 2.6 always takes the
-        first.
-        """
+        """The process whose numbers all take, as `parallelize_module` names it; torch 2.6 always takes the first."""
         return {"src_data_rank": self.src_data_rank} if hasattr(self, "src_data_rank") else {}
 
 
@@ -136,15 +136,6 @@ def _num_heads(part: RelativeEncoding) -> int | None:
     return None if heads == 1 else heads
 
 
-def _check_mesh(mesh: DeviceMesh) -> None:
-    if mesh.ndim != 1:
-        names = f" with the dimensions {', '.join(map(repr, mesh.mesh_dim_names))}" if mesh.mesh_dim_names else ""
-        raise UnsupportedError(
-            f"mesh: got {mesh.ndim} dimensions{names}; expected one, over which the heads are split; give a part of "
-            "the mesh, as mesh['heads']"
-        )
-
-
 def _check_divides(name: str, heads: int, mesh: DeviceMesh) -> None:
     if heads % mesh.size():
         raise ValueError(
@@ -161,3 +152,43 @@ def _check_whole(name: str, module: nn.Module, prefix: str = "") -> None:
                 f"HeadwiseParallel: got a {name} whose {parameter_name} is a DTensor already; expected ordinary "
                 "parameters; split the heads first, and once, and call fully_shard afterwards"
             )
+
+
+@dataclass(frozen=True)
+class OwnHeads:
+    """The `rank`-th `count` heads of an encoding, for one of `world` processes: an encoding's `split`.
+
+    count: None where the heads share everything in the encoding.
+    """
+
+    world: int
+    rank: int
+    count: int | None
+
+    def own(self, encoding: RelativeEncoding) -> RelativeEncoding:
+        """A copy of the encoding for one call, with these heads. Its parameters are ordinary tensors.
+
+        The gradient of a parameter that the heads share is summed over the processes whenever it is computed.
+        """
+        own = _with_ordinary_tensors(encoding)
+        if self.count is not None:
+            own.keep_heads(self.rank * self.count, self.count)
+        return own
+
+
+def _with_ordinary_tensors(module: Module) -> Module:
+    """A copy of a module and of its children, with ordinary tensors in place of DTensors. All else is the same."""
+    copied = object.__new__(type(module))
+    copied.__dict__.update(module.__dict__)
+    parameters = {name: None if one is None else _ordinary(one) for name, one in module._parameters.items()}
+    children = {name: None if one is None else _with_ordinary_tensors(one) for name, one in module._modules.items()}
+    copied.__dict__.update(_parameters=parameters, _modules=children)
+    return copied
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    """This process's part of a DTensor. Where all have the same, their gradients are summed on the way back."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    gradients = tuple(Partial() if placement.is_replicate() else placement for placement in tensor.placements)
+    return tensor.redistribute(placements=tensor.placements).to_local(grad_placements=gradients)

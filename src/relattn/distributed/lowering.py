@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,15 +14,13 @@ from relattn.checks.positions import places_beside
 from relattn.checks.tensors import check_attn_mask
 from relattn.distributed import traffic
 from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout, Piece, pieces
-from relattn.distributed.parts import ordered
+from relattn.distributed.parts import Layout, Piece, ordered, pieces
 from relattn.distributed.positions import SplitPositions
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.equation.problem import Part, Problem
 from relattn.equation.terms import ScoreTerms
 from relattn.errors import ShapeError
 from relattn.positions.contiguous import ContiguousPositions
-from relattn.positions.places import Places
 from relattn.positions.position import Position
 from relattn.positions.positions import SEQUENCE, Positions
 
@@ -57,40 +56,29 @@ class Call:
         """The pieces of this rank, for a part of that length."""
         return pieces(self.group.rank, self.group.world, length, self.layout)
 
+    def pieces(self, part: Float[Tensor, "B H n D"]) -> Iterator[tuple[Piece, Tensor]]:
+        """The pieces of this rank's part: one operation, whose gradient is one tensor."""
+        own = self.own(part.shape[2])
+        return zip(own, part.split([piece.length for piece in own], dim=2), strict=True)
+
     def whole(self, part: Tensor, dim: int = -1) -> Tensor:
         """The parts of a tensor from all ranks, in the order of the sequence."""
         return ordered(self.group.gathered(part), dim, self.layout)
 
-    def parts_in_order(self, parts: Float[Tensor, "N B H n D"]) -> Float[Tensor, "B H L D"]:
-        """The parts of all ranks as the sequence."""
-        return ordered(list(parts.unbind(0)), 2, self.layout)
-
-    def parts_of_ranks(self, whole: Float[Tensor, "B H L D"]) -> Float[Tensor, "N B H n D"]:
-        """The way back."""
-        world, length = self.group.world, whole.shape[2] // self.group.world
-        return torch.stack(
-            [
-                torch.cat([whole[:, :, piece.there()] for piece in pieces(rank, world, length, self.layout)], 2)
-                for rank in range(world)
-            ]
-        )
-
     def keys_of_all(self) -> tuple[Tensor, Tensor]:
         """Zeros in the shape of all keys and values, which take no memory."""
-        zeros = []
-        for tensor in (self.key, self.value):
-            b, heads, length, width = tensor.shape
-            zeros.append(tensor.new_zeros(1).expand(b, heads, length * self.group.world, width))
-        return zeros[0], zeros[1]
+        key, value = (
+            one.new_zeros(1).expand(*one.shape[:2], one.shape[2] * self.group.world, one.shape[3])
+            for one in (self.key, self.value)
+        )
+        return key, value
 
     def hides_by_data(self) -> bool:
         """Whether masks hide keys by numbers that one rank knows only of its own part."""
         return self.key_mask is not None or self.segments is not None
 
     def limits_of_elements(self) -> tuple[int | None, int | None]:
-        """The limits of key - query, counted in elements of the sequences. None for explicit positions, too: they are
-        not read.
-        """
+        """The limits of key - query, counted in elements. None for explicit positions, too: they are not read."""
         query, key = self.query_positions.by_axis[SEQUENCE], self.key_positions.by_axis[SEQUENCE]
         if not (isinstance(query, ContiguousPositions) and isinstance(key, ContiguousPositions)):
             return None, None
@@ -133,20 +121,14 @@ def with_prepared_keys(call: Call) -> Call:
         return replace(call, key=encoding.key.reshape(key.shape), encoding=replace(encoding, key=None))
     if encoding is None or not encoding.rewrites_keys:
         return call
-    prepared = [
-        prepare(encoding, part, call.key_positions.of(piece))
-        for piece, part in zip(call.own(key.shape[2]), _apart(key, call.own(key.shape[2])), strict=True)
-    ]
-    return replace(call, key=torch.cat(prepared, 2))
+    pieces = call.pieces(key)
+    return replace(call, key=torch.cat([prepare(encoding, one, call.key_positions.of(at)) for at, one in pieces], 2))
 
 
 def lowered(call: Call, keys: Gathered) -> list[Problem]:
     """One problem per piece of the queries; its keys and values are zeros in the shape of those of all ranks."""
-    own = call.own(call.query.shape[2])
-    return [
-        _problem(call, keys, query, call.query_positions.of(piece), piece)
-        for piece, query in zip(own, _apart(call.query, own), strict=True)
-    ]
+    pieces = call.pieces(call.query)
+    return [_problem(call, keys, query, call.query_positions.of(piece), piece) for piece, query in pieces]
 
 
 def lower_all_ranks(call: Call, keys: Gathered) -> Problem:
@@ -156,27 +138,29 @@ def lower_all_ranks(call: Call, keys: Gathered) -> Problem:
     query = call.query.new_zeros(1).expand(b, heads, whole.length, width)
     bare = replace(call, attn_mask=None, segments=None)
     if isinstance(call.encoding, ScoreTerms):
-        bare = replace(bare, encoding=_like(call.encoding, query))
-    return _problem(
-        bare, replace(keys, segments=None), query, call.query_positions.whole(call.group, call.layout), whole
-    )
+        zero, count = query.new_zeros(1), whole.length
+        terms = _with_rows(call.encoding, lambda one: zero.expand(*one.shape[:-2], count, one.shape[-1]))
+        bare = replace(bare, encoding=terms)
+    where = call.query_positions.whole(call.group, call.layout)
+    return _problem(bare, replace(keys, segments=None), query, where, whole)
 
 
 def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Position], piece: Piece) -> Problem:
     key, value = call.keys_of_all()
     encoding, mask = call.encoding, call.attn_mask
     if isinstance(encoding, ScoreTerms) and query.shape[2] != call.query.shape[2] * call.group.world:
-        encoding = _terms_of_piece(encoding, piece)
+        encoding = _with_rows(encoding, lambda one: one[..., piece.here(), :])
     if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
         mask = mask[..., piece.here(), :]
-    places = _places(where, keys.positions, query, key, call.within)
+    lengths = query.shape[2], key.shape[2]
+    sequence = Positions(where[SEQUENCE], keys.positions[SEQUENCE], *lengths, query.device, *call.within)
+    sides = ({axis: place for axis, place in side.items() if axis != SEQUENCE} for side in (where, keys.positions))
+    places = places_beside(sequence, *sides)
     options = call.options._replace(attn_mask=mask)
-    problem = request(
-        query, key, value, call.batch, places, encoding, options, keys_are_prepared=True, return_lse=True
-    ).problem
+    made = request(query, key, value, call.batch, places, encoding, options, keys_are_prepared=True, return_lse=True)
     segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
-    return problem.replace(
-        mask=problem.mask._replace(key_mask=keys.key_mask, segments=segments),
+    return made.problem.replace(
+        mask=made.problem.mask._replace(key_mask=keys.key_mask, segments=segments),
         key_bias=keys.key_bias,
         part=Part(piece.start, 0, 0, query.shape[1]),
         seed=call.seed,
@@ -211,37 +195,8 @@ def _check_rows(terms: ScoreTerms, call: Call) -> None:
         _check_rows(of_axis, call)
 
 
-def _places(
-    queries: dict[str, Position],
-    keys: dict[str, Position],
-    query: Tensor,
-    key: Tensor,
-    within: tuple[int | None, int | None],
-) -> Places:
-    sequence = Positions(queries[SEQUENCE], keys[SEQUENCE], query.shape[2], key.shape[2], query.device, *within)
-    sides = ({axis: place for axis, place in side.items() if axis != SEQUENCE} for side in (queries, keys))
-    return places_beside(sequence, *sides)
-
-
-def _apart(tensor: Tensor, own: tuple[Piece, ...]) -> tuple[Tensor, ...]:
-    """[B, H, n, D] as its pieces: one operation, whose gradient is one tensor."""
-    return tensor.split([piece.length for piece in own], dim=2)
-
-
-def _terms_of_piece(terms: ScoreTerms, piece: Piece) -> ScoreTerms:
-    """The caller's own terms for a piece of the queries."""
-    rows = {
-        name: tensor[..., piece.here(), :]
-        for name, tensor in (("query", terms.query), ("relative_query", terms.relative_query))
-        if tensor is not None
-    }
-    return replace(terms, axes={names: _terms_of_piece(part, piece) for names, part in terms.axes.items()}, **rows)
-
-
-def _like(terms: ScoreTerms, query: Tensor) -> ScoreTerms:
-    """The same terms, with zeros in place of the tensors that are multiplied with keys, for as many queries."""
-    tensors = {}
-    for name, tensor in (("query", terms.query), ("relative_query", terms.relative_query)):
-        if tensor is not None:
-            tensors[name] = query.new_zeros(1).expand(*tensor.shape[:-2], query.shape[2], tensor.shape[-1])
-    return replace(terms, axes={names: _like(part, query) for names, part in terms.axes.items()}, **tensors)
+def _with_rows(terms: ScoreTerms, of: Callable[[Tensor], Tensor]) -> ScoreTerms:
+    """The caller's own terms, with other rows in what is multiplied with keys: those `of` what they have."""
+    given = (("query", terms.query), ("relative_query", terms.relative_query))
+    rows = {name: of(tensor) for name, tensor in given if tensor is not None}
+    return replace(terms, axes={names: _with_rows(part, of) for names, part in terms.axes.items()}, **rows)

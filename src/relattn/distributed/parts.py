@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,47 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from relattn.checks.values import as_int, check_choice, check_size
 from relattn.distributed.group import Group
-from relattn.distributed.layout import LAYOUTS, Layout, multiple, pieces
 from relattn.errors import ShapeError
+
+Layout = Literal["zigzag", "contiguous"]
+LAYOUTS: tuple[Layout, ...] = ("zigzag", "contiguous")
+
+
+class Piece(NamedTuple):
+    """Elements start .. start + length - 1 of the sequence. A rank holds them from its own element `local` on."""
+
+    start: int
+    local: int
+    length: int
+
+    def here(self) -> slice:
+        """Where the rank holds them."""
+        return slice(self.local, self.local + self.length)
+
+    def there(self) -> slice:
+        """Where they stand in the sequence."""
+        return slice(self.start, self.start + self.length)
+
+
+def piece_numbers(rank: int, world: int, layout: Layout) -> tuple[int, ...]:
+    """Which of the sequence's equal pieces a rank holds.
+
+    contiguous: the ranks follow one another. zigzag: of 2 * world pieces, piece `rank` from the beginning and piece
+        `rank` from the end, so that under causality all ranks have the same number of pairs.
+    """
+    return (rank,) if layout == "contiguous" else (rank, 2 * world - 1 - rank)
+
+
+def pieces(rank: int, world: int, length: int, layout: Layout) -> tuple[Piece, ...]:
+    """The contiguous pieces that a rank holds, `length` elements together."""
+    numbers = piece_numbers(rank, world, layout)
+    size = length // len(numbers)
+    return tuple(Piece(number * size, local * size, size) for local, number in enumerate(numbers))
+
+
+def multiple(world: int, layout: Layout) -> int:
+    """The number that must divide the length of a sequence."""
+    return 2 * world if layout == "zigzag" else world
 
 
 def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag") -> Tensor:
@@ -35,7 +75,8 @@ def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigza
     group = Group(mesh)
     check_choice("layout", layout, LAYOUTS)
     dim = _nonnegative_dim(tensor, dim)
-    padded = _padded(tensor, dim, multiple(group.world, layout))
+    missing = -tensor.shape[dim] % multiple(group.world, layout)
+    padded = F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, missing)) if missing else tensor
     own = pieces(group.rank, group.world, padded.shape[dim] // group.world, layout)
     return torch.cat([padded.narrow(dim, piece.start, piece.length) for piece in own], dim)
 
@@ -95,14 +136,7 @@ def check_part(name: str, length: int, layout: Layout) -> None:
         )
 
 
-def _padded(tensor: Tensor, dim: int, to: int) -> Tensor:
-    """With zeros at the end of an axis, up to a multiple."""
-    missing = -tensor.shape[dim] % to
-    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, missing)) if missing else tensor
-
-
 def _nonnegative_dim(tensor: Tensor, dim: int) -> int:
-    """The axis counted from the front."""
     number = as_int(dim)
     if number is None or not -tensor.dim() <= number < tensor.dim():
         raise IndexError(f"dim: got {dim!r} for a tensor of {tensor.dim()} axes; expected one of them")

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from relattn.checks.positions import position_of, positions_beside, sequence_and_others
 from relattn.distributed.group import Group
-from relattn.distributed.layout import Layout, Piece
-from relattn.distributed.parts import ordered
+from relattn.distributed.parts import Layout, Piece, ordered
 from relattn.errors import UnsupportedError
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
@@ -22,9 +21,7 @@ from relattn.positions.positions import SEQUENCE
 
 @dataclass(frozen=True)
 class SplitPositions:
-    """Where one side stands on each axis, the sequence first: contiguous and grid positions for the whole, explicit
-    ones for the part.
-    """
+    """Where one side stands on each axis, the sequence first: of the whole; explicit positions are of the part."""
 
     by_axis: dict[str, Position]
 
@@ -44,16 +41,10 @@ class SplitPositions:
             for axis, place in self.by_axis.items()
         }
 
-    def is_explicit(self) -> bool:
-        """Whether the sequence's positions are explicit."""
-        return isinstance(self.by_axis[SEQUENCE], ExplicitPositions)
-
     def described(self) -> str:
         """The facts that must be the same on all ranks."""
-        alike = {
-            axis: "explicit" if isinstance(place, ExplicitPositions) else place for axis, place in self.by_axis.items()
-        }
-        return str(alike)
+        explicit = ExplicitPositions
+        return str({axis: "explicit" if isinstance(one, explicit) else one for axis, one in self.by_axis.items()})
 
 
 def split_positions(

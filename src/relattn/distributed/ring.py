@@ -46,7 +46,16 @@ class _Ring(torch.autograd.Function):
         problems = ring.problems(tensors)
         whole = Merged.of_nothing(problems)
         pieces = [Merged(*of_piece) for of_piece in zip(*(ring.by_piece(tensor) for tensor in whole), strict=True)]
-        _merge(ring, problems, pieces, key, value)
+        for number, share in enumerate(ring.rounds()):
+            chunk = [tokens_of_share(tensor, share) for tensor in (key, value)]
+            for step in range(ring.needs.steps(number)):
+                coming = ring.pass_chunk(number, share, step, (key, value), chunk)
+                for meeting in ring.meetings(number, share, step):
+                    one = part(problems[meeting.number], meeting, chunk)
+                    with without_autocast(one.query):
+                        answer = ring.backend.part(one.replace(output_dtype=one.score_dtype()))  # not rounded
+                    pieces[meeting.number].at(meeting.queries).add(answer, ring.backend.log_base)
+                (chunk,) = coming.wait()
         lse = [one.lse(problem, ring.backend.log_base) for one, problem in zip(pieces, problems, strict=True)]
         output, lse = whole.output().to(problems[0].output_dtype), torch.cat(lse, 2)
         ctx.save_for_backward(key, value, *tensors, output, whole.maximum, whole.total)
@@ -60,17 +69,3 @@ class _Ring(torch.autograd.Function):
         needs_grad = ctx.needs_input_grad[1:]
         answers = Answers(output, maximum, total, output_gradient, lse_gradient)
         return None, *Backward(ctx.ring, key, value, tensors, needs_grad, answers).run()
-
-
-def _merge(ring: RingSchedule, problems: list[Problem], pieces: list[Merged], key: Tensor, value: Tensor) -> None:
-    """Merge the parts of all ranks into the answers of each piece."""
-    for number, share in enumerate(ring.rounds()):
-        chunk = [tokens_of_share(tensor, share) for tensor in (key, value)]
-        for step in range(ring.needs.steps(number)):
-            coming = ring.pass_chunk(number, share, step, (key, value), chunk)
-            for meeting in ring.meetings(number, share, step):
-                one = part(problems[meeting.number], meeting, chunk)
-                with without_autocast(one.query):
-                    answer = ring.backend.part(one.replace(output_dtype=one.score_dtype()))  # not rounded
-                pieces[meeting.number].at(meeting.queries).add(answer, ring.backend.log_base)
-            (chunk,) = coming.wait()

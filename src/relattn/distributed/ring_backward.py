@@ -15,8 +15,9 @@ from relattn.backends.problem_operator import Answers
 from relattn.checks.autocast import without_autocast
 from relattn.distributed.group import Passing
 from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, like_share, part, tokens_of_share
-from relattn.distributed.sums import Sums, zeros_like
-from relattn.equation.problem import Differentiable
+from relattn.equation.part import part_of
+from relattn.equation.problem import Differentiable, Gradients, Problem
+from relattn.equation.tables import wide
 
 
 class Backward:
@@ -45,11 +46,10 @@ class Backward:
             Sums(problem, list(islice(needs, len(arguments.tensors))))
             for arguments, problem in zip(ring.arguments, self.problems, strict=True)
         ]
-        travels = [name for name, one in zip(CHUNK, needs_grad, strict=False) if one]
         self.home = {
             name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            for name, tensor in zip(CHUNK, self.own, strict=True)
-            if name in travels
+            for name, tensor, travels in zip(CHUNK, self.own, needs_grad[:2], strict=True)
+            if travels
         }
         self.here: list[Tensor] = []
         self.owned: list[Tensor] = []
@@ -81,7 +81,7 @@ class Backward:
             (chunk,) = coming.wait()
             self._pass_sums(number, step)
 
-    def _gradients(self, meeting: Meeting, chunk: list[Tensor]) -> Differentiable[Tensor | None]:
+    def _gradients(self, meeting: Meeting, chunk: list[Tensor]) -> Gradients:
         """The gradients of a meeting; those of the queries' side are added up."""
         problem = part(self.problems[meeting.number], meeting, chunk)
         sums = self.sums[meeting.number]
@@ -89,7 +89,7 @@ class Backward:
             answers = Answers(*(of[meeting.number][:, :, meeting.queries] for of in self.answers))
             wanted = sums.wanted._replace(**dict.fromkeys(self.home, True))
             gradients = self.ring.backend.gradients(problem, answers, wanted)
-        sums.add(problem, meeting.queries, meeting.keys, gradients)
+        sums.add(meeting.queries, meeting.keys, gradients)
         return gradients
 
     def _settle(self, number: int, share: tuple[slice, ...], step: int, chunk: list[Tensor]) -> Passing:
@@ -112,7 +112,6 @@ class Backward:
         self.here = []
 
     def _zeros(self) -> list[Tensor]:
-        """For the sums of a chunk."""
         return [zeros_like(like_share(tensor, self.share)) for tensor in self.home.values()]
 
     def _arrive(self) -> list[Tensor]:
@@ -137,3 +136,37 @@ class Backward:
             for place, of_piece in zip(self.share, one.split(lengths, 2), strict=True):
                 home[:, :, place] = of_piece
         self.owned = []
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """The tensor in which a gradient adds up, in the dtype of the scores."""
+    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    return torch.zeros(tensor.shape, dtype=dtype, device=tensor.device)
+
+
+class Sums:
+    """The gradients of a piece's tensors that do not travel; needed: for which of its operator's tensors."""
+
+    def __init__(self, problem: Problem, needed: Sequence[bool]) -> None:
+        self.problem, asked = problem, iter(needed)
+        wanted = Differentiable.of([tensor is not None and next(asked) for tensor in problem.leaves()])
+        self.wanted = wanted._replace(key=False, value=False)
+        self.sums = [
+            zeros_like(tensor) if one and tensor is not None else None
+            for one, tensor in zip(self.wanted.leaves(), problem.leaves(), strict=True)
+        ]
+        self.whole = problem.with_leaves(self.sums)
+        self.others = len(list(asked))
+
+    def add(self, queries: slice, keys: slice, gradients: Gradients) -> None:
+        """Add the gradients of the part with these queries and keys."""
+        places = part_of(self.whole, queries, keys, self.whole.key, self.whole.value)
+        for one, place, gradient in zip(self.wanted.leaves(), places.leaves(), gradients.leaves(), strict=True):
+            if one and place is not None and gradient is not None:
+                place.add_(wide(gradient))
+
+    def gradients(self) -> list[Tensor | None]:
+        """The gradients of the operator's tensors; None where none is needed."""
+        pairs = zip(self.sums, self.problem.leaves(), strict=True)
+        found = [None if one is None else one.to(tensor.dtype) for one, tensor in pairs if tensor is not None]
+        return [*found, *[None] * self.others]

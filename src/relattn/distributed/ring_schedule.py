@@ -17,8 +17,8 @@ from torch import Tensor
 from relattn.backends.base import MergingBackend
 from relattn.backends.problem_arguments import Arguments, problem_of
 from relattn.distributed.group import Group, Passing
-from relattn.distributed.layout import Layout, Piece, piece_numbers, pieces
 from relattn.distributed.needs import Needs
+from relattn.distributed.parts import Layout, Piece, piece_numbers, pieces
 from relattn.equation.key_bias import lowered
 from relattn.equation.part import part_of
 from relattn.equation.problem import Problem

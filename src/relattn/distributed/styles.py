@@ -14,7 +14,7 @@ from relattn.distributed.attention import context_parallel_attention
 from relattn.distributed.choose import ROTATES, Rotate
 from relattn.distributed.group import Group
 from relattn.distributed.headwise import HeadwiseParallel
-from relattn.distributed.layout import LAYOUTS, Layout
+from relattn.distributed.parts import LAYOUTS, Layout
 from relattn.nn.projected import ProjectedAttention
 
 
@@ -35,11 +35,7 @@ class ContextParallel(ParallelStyle):
     """
 
     def __init__(
-        self,
-        mesh: DeviceMesh | None = None,
-        *,
-        layout: Layout = "zigzag",
-        rotate: Rotate | Literal["auto"] = "auto",
+        self, mesh: DeviceMesh | None = None, *, layout: Layout = "zigzag", rotate: Rotate | Literal["auto"] = "auto"
     ) -> None:
         super().__init__()
         check_choice("layout", layout, LAYOUTS)

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from relattn.distributed.layout import piece_numbers
 from relattn.distributed.lowering import Call, Gathered
 from relattn.distributed.needs import ALL, Needs
+from relattn.distributed.parts import piece_numbers
 from relattn.distributed.ring_schedule import size_of_keys, size_of_queries
 
 Visible = Bool[Tensor, "pieces shares all_pieces rounds"]
@@ -51,7 +51,6 @@ def exchanged_needs(call: Call, visible: Visible) -> Needs:
 
 
 def _ends(starts: list[int], length: int, size: int) -> tuple[Int64[Tensor, "pieces blocks"], ...]:
-    """The first and the last element of every block of each piece."""
     blocks, of_pieces = torch.arange(0, length, size), torch.tensor(starts).unsqueeze(1)
     return of_pieces + blocks, of_pieces + (blocks + size).clamp(max=length) - 1
 
@@ -74,5 +73,4 @@ def _ids_overlap(call: Call, keys: Gathered, counts: tuple[int, int], sizes: tup
 def _of_blocks(
     reduce: Callable[..., Tensor], ids: Int64[Tensor, "B n"], pieces: int, size: int
 ) -> Int64[Tensor, "B pieces blocks"]:
-    """The least or the most of the ids of every block of each piece."""
     return torch.stack([reduce(block, -1) for block in ids.unflatten(-1, (pieces, -1)).split(size, -1)], -1)

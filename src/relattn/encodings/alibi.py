@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from relattn.checks.terms import check_kind
 from relattn.checks.values import check_flag, check_size, check_slopes
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import check_heads, empty_parameter
 from relattn.encodings.constants import LONG_TENSORS, SMALL_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.offsets import alibi_slopes
-from relattn.positions.positions import Positions, Span
+from relattn.positions.positions import Positions, Span, Start
+
+Slopes = int | tuple[float, ...]
 
 
 class AlibiBias(RelativeEncoding):
@@ -51,14 +53,14 @@ class AlibiBias(RelativeEncoding):
         """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
-        self.heads = range(self.num_heads)
+        self.heads: range = range(self.num_heads)  # the paper's slopes depend on the number of all heads
         check_flag("learned", learned)
         check_flag("signed", signed)
         self.learned, self.signed = learned, signed
         self.given_slopes = None if slopes is None else check_slopes(slopes, self.num_heads)
         self.slopes: nn.Parameter | tuple[float, ...] | None = self.given_slopes
         if learned:
-            self.slopes = allocated(lambda: nn.Parameter(torch.empty(self.num_heads)), num_heads=self.num_heads)
+            self.slopes = empty_parameter(self.num_heads, num_heads=self.num_heads)
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -68,9 +70,7 @@ class AlibiBias(RelativeEncoding):
             with torch.no_grad():
                 self.slopes.copy_(torch.tensor(start, dtype=torch.float64))
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = -slope_h * |d|, or slope_h * d, on the span."""
         parameter = self.slopes if isinstance(self.slopes, Tensor) else None
         check_heads("AlibiBias", len(self.heads), None, query, parameter)
@@ -86,26 +86,18 @@ class AlibiBias(RelativeEncoding):
             bias = _rows(parameter.double(), _distances(*span, self.signed, query.device), dtype)
         return ScoreTerms(bias=OffsetTable(bias, span.first, "error"))
 
-    def keep_heads(self, first: int, count: int) -> None:
-        """The slopes of these heads; the paper's depend on the number of all heads."""
-        self.heads = range(first, first + count)
-
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
         slopes = None if self.given_slopes is None else list(self.given_slopes)
         return f"{self.num_heads}, slopes={slopes}, learned={self.learned}, signed={self.signed}"
 
 
-def _rows(
-    slopes: Float64[Tensor, "H"], distances: Int64[Tensor, "count"], dtype: torch.dtype
-) -> Float[Tensor, "H count"]:
+def _rows(slopes: Float64[Tensor, "H"], distances: Int64[Tensor, "n"], dtype: torch.dtype) -> Float[Tensor, "H n"]:
     return (slopes.unsqueeze(-1) * distances).to(dtype)
 
 
 @lru_tensor_cache(LONG_TENSORS)
-def _distances(
-    first: int | Int64[Tensor, ""], count: int, signed: bool, device: torch.device
-) -> Int64[Tensor, "count"]:
+def _distances(first: Start, count: int, signed: bool, device: torch.device) -> Int64[Tensor, "count"]:
     """-|d|, or d, on a span."""
     offsets = Span(first, count).offsets(device)
     return offsets if signed else -offsets.abs()
@@ -113,13 +105,7 @@ def _distances(
 
 @lru_tensor_cache(LONG_TENSORS)
 def _fixed_rows(
-    first: int | Int64[Tensor, ""],
-    count: int,
-    slopes: int | tuple[float, ...],
-    heads: range,
-    signed: bool,
-    dtype: torch.dtype,
-    device: torch.device,
+    first: Start, count: int, slopes: Slopes, heads: range, signed: bool, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "H count"]:
     """The rows of these heads on a span. slopes: those given, or the number of all heads for the paper's."""
     of_all = _paper_slopes(slopes, device) if isinstance(slopes, int) else _given_slopes(slopes, device)
@@ -133,7 +119,7 @@ def _given_slopes(slopes: tuple[float, ...], device: torch.device) -> Float64[Te
 
 @lru_tensor_cache(SMALL_TENSORS)
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
-    """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
+    """`relattn.offsets.alibi_slopes`, made on the device."""
     lower = 1 << (num_heads.bit_length() - 1)
     step = 8.0 / lower
     regular = torch.logspace(-step, -8.0, lower, base=2.0, dtype=torch.float64, device=device)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
-from relattn.encodings.frequencies import rope_frequencies
-from relattn.encodings.rope_scaling import BY_LENGTH
+from relattn.encodings.constants import LONG_TENSORS, inverse_frequencies, lru_tensor_cache
+from relattn.encodings.rope_scaling import BY_LENGTH, scaled_frequencies
 from relattn.interception import is_compiled
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.explicit import ExplicitPositions
 from relattn.positions.grid import GridPositions
 from relattn.positions.position import Position
+
+Sides = tuple[tuple[Position, int], ...]
 
 
 class Angles(NamedTuple):
@@ -35,12 +37,7 @@ class Angles(NamedTuple):
     own_sizes: tuple[int, ...] | None = None
 
     def cos_sin(
-        self,
-        places: Sequence[Position],
-        count: int,
-        sides: tuple[tuple[Position, int], ...],
-        dtype: torch.dtype,
-        device: torch.device,
+        self, places: Sequence[Position], count: int, sides: Sides, dtype: torch.dtype, device: torch.device
     ) -> tuple[Float[Tensor, "*B L pairs"], Float[Tensor, "*B L pairs"]]:
         """Cosine and sine of every angle, times attention_factor, for `count` elements.
 
@@ -58,28 +55,34 @@ class Angles(NamedTuple):
         return (_cached_cos_sin if without_tensors else _cos_sin)(self, places, count, sides, dtype, device)
 
     def frequencies(self, length: Float64[Tensor, ""] | None, device: torch.device) -> Float64[Tensor, "pairs"]:
-        """The angle of every pair at position 1."""
+        """The angle of every pair at position 1, as in `offsets.rope_frequencies`.
+
+        length: the length of the call, for the rules that depend on it.
+        """
         if self.own_sizes is not None:
-            own = [rope_frequencies(2 * size, self.base, None, None, device) for size in self.own_sizes]
-            return torch.cat(own)
-        rule = None if self.rule is None else dict(self.rule)
-        return rope_frequencies(self.rotary_dim, self.base, rule, length, device)
+            return torch.cat([inverse_frequencies(2 * size, self.base, device) for size in self.own_sizes])
+        theta = inverse_frequencies(self.rotary_dim, self.base, device)
+        if self.rule is None:
+            return theta
+        rule, array = dict(self.rule), partial(torch.tensor, dtype=torch.float64, device=device)
+        if length is not None:
+            length = length.clamp(min=rule["original_max_position_embeddings"])
+        pairs = torch.arange(self.rotary_dim // 2, dtype=torch.float64, device=device)
+        return scaled_frequencies(theta, pairs, self.base, rule, length, array)
 
 
 def _cos_sin(
-    angles: Angles,
-    places: tuple[Position, ...],
-    count: int,
-    sides: tuple[tuple[Position, int], ...],
-    dtype: torch.dtype,
-    device: torch.device,
+    angles: Angles, places: tuple[Position, ...], count: int, sides: Sides, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     by_axis = [place.expand(count, device).double() for place in places]
     if angles.axis_of_pair is None:
         positions = by_axis[0].unsqueeze(-1)
     else:
         positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., list(angles.axis_of_pair)]
-    phases = positions * angles.frequencies(_length(sides, device) if sides else None, device)
+    length = None  # of the call; a tensor, because a graph that compared an int with L would depend on its lengths
+    if sides:
+        length = torch.stack([_reach(position, count, device) for position, count in sides]).max()
+    phases = positions * angles.frequencies(length, device)
     cos, sin = phases.cos(), phases.sin()
     if angles.rule is not None:
         factor = dict(angles.rule)["attention_factor"]
@@ -89,31 +92,12 @@ def _cos_sin(
 
 
 def _materialized(table: Tensor) -> Tensor:
-    """The same numbers. torch.compile would compute a cosine again wherever it is read, for every head and pair; it
-    writes down what is read through strides.
-    """
+    """The same numbers, read through strides. Else torch.compile computes a cosine again for every head and pair."""
     return table.as_strided(table.shape, table.stride())
 
 
-@lru_tensor_cache(LONG_TENSORS)
-def _cached_cos_sin(
-    angles: Angles,
-    places: tuple[Position, ...],
-    count: int,
-    sides: tuple[tuple[Position, int], ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Few answers are kept: two rotations of a model, each for queries and for keys."""
-    return _cos_sin(angles, places, count, sides, dtype, device)
-
-
-def _length(sides: tuple[tuple[Position, int], ...], device: torch.device) -> Float64[Tensor, ""]:
-    """The largest position of the sides + 1.
-
-    It is always a tensor: a graph that compared an int with L would depend on its lengths.
-    """
-    return torch.stack([_reach(position, count, device) for position, count in sides]).max()
+_cached_cos_sin = lru_tensor_cache(LONG_TENSORS)(_cos_sin)
+"""Few answers are kept: two rotations of a model, each for queries and for keys."""
 
 
 def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
@@ -130,10 +114,9 @@ def _reach(position: Position, count: int, device: torch.device) -> Float64[Tens
 
 
 def _holds_no_tensor(place: Position) -> bool:
-    """Whether the position holds no tensor."""
     return isinstance(place, GridPositions) or (isinstance(place, ContiguousPositions) and isinstance(place.start, int))
 
 
 def _rotation_position(place: Position) -> Position:
-    """The position for the rotation: 0 for tokens that stand off the grid."""
+    """Tokens that stand off the grid are not turned."""
     return replace(place, off_grid=0) if isinstance(place, GridPositions) and place.prefix_tokens else place

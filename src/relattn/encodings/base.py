@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,9 @@ from relattn.positions.places import Places
 from relattn.positions.position import Position
 from relattn.positions.positions import SEQUENCE, Positions
 
+Query = Float[Tensor, "B Hq Lq D"]
+Key = Float[Tensor, "B Hk Lk D"]
+Value = Float[Tensor, "B Hk Lk Dv"]
 ON_SEQUENCE = (SEQUENCE,)
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -53,6 +57,7 @@ class RelativeEncoding(nn.Module, ABC):
         holds.
     head_axes: the axis of a parameter that counts the heads, by the parameter's name in `named_parameters`. A parameter
         that is not named is shared by the heads. All are shared where `num_heads` is None.
+    heads: which of num_heads heads it has, if it makes their numbers from the number of all heads; else None.
     split: how processes share the heads; `relattn.distributed.HeadwiseParallel` sets it. None: one process has all
         heads.
     """
@@ -60,6 +65,7 @@ class RelativeEncoding(nn.Module, ABC):
     axes: tuple[str, ...] = ON_SEQUENCE
     has_tables = True
     head_axes: Mapping[str, int] = MappingProxyType({})
+    heads: range | None = None
     split: Split | None = None
 
     @property
@@ -67,11 +73,10 @@ class RelativeEncoding(nn.Module, ABC):
         """Whether it has its own `prepare_keys`: then a sum cannot multiply relative queries with those keys."""
         return type(self).prepare_keys is not RelativeEncoding.prepare_keys
 
-    def prepare_keys(
-        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
-    ) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(self, key: Key, key_position: Position | Mapping[str, Position]) -> Key:
         """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
 
+        key: [B, Hk, Lk, D].
         key_position: where the keys stand, a ContiguousPositions, GridPositions or ExplicitPositions;
             key_position.expand(key.shape[2], key.device) is the position of every key. For an encoding with other axes
             than the sequence: a mapping with every axis by name.
@@ -99,11 +104,10 @@ class RelativeEncoding(nn.Module, ABC):
         return outliving(self, result) if FSDP in sys.modules else result
 
     @abstractmethod
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """The terms of the score equation for these queries and prepared keys.
 
+        query, key: [B, Hq, Lq, D] and [B, Hk, Lk, D], with Hk that divides Hq.
         positions: those of its axis; for several axes their joint positions, with `positions.by_axis`.
 
         Whatever depends on the offset is evaluated on `positions.span`, one row per offset, never on pairs.
@@ -113,14 +117,25 @@ class RelativeEncoding(nn.Module, ABC):
         """Become the encoding of `count` heads, from `first` on. The parameters already belong to these heads.
 
         `Split.own` calls it on a copy. An encoding overrides it if it makes numbers per head from anything but a
-        parameter.
+        parameter, and has no `heads`.
         """
-        if getattr(self, "num_heads", None) is not None:
+        if isinstance(self.heads, range):
+            self.heads = range(first, first + count)
+        elif getattr(self, "num_heads", None) is not None:
             self.num_heads = count
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """The name for the error where a visible offset has no row in the table called `table`, and what to do."""
         return more_rows(table, positions)
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`: those that it keeps under their names."""
+        made_with = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            if hasattr(self, name) and not isinstance(value := getattr(self, name), (Tensor, nn.Module, list)):
+                required = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
+                made_with.append(repr(value) if required else f"{name}={value!r}")
+        return ", ".join(made_with)
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:
         if not isinstance(other, RelativeEncoding):
@@ -130,9 +145,7 @@ class RelativeEncoding(nn.Module, ABC):
     __radd__ = __add__
 
 
-def prepare(
-    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
-) -> Float[Tensor, "B Hk Lk D"]:
+def prepare(encoding: RelativeEncoding, key: Key, key_places: Mapping[str, Position]) -> Key:
     """encoding.prepare_keys(key, key_position), checked: it must be a tensor of the same shape.
 
     key_places: where the keys stand on every axis of the call. Under autocast too it runs in the encoding's own dtypes,
@@ -141,10 +154,7 @@ def prepare(
     return encoding(_prepared, key, key_places) if encoding.rewrites_keys else key
 
 
-def _prepared(
-    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
-) -> Float[Tensor, "B Hk Lk D"]:
-    """`prepare` for an encoding that changes keys."""
+def _prepared(encoding: RelativeEncoding, key: Key, key_places: Mapping[str, Position]) -> Key:
     if isinstance(encoding, EncodingSum):
         for operand in encoding.encodings:
             key = prepare(operand, key, key_places)
@@ -169,13 +179,7 @@ def _prepared(
     return prepared
 
 
-def lower(
-    encoding: RelativeEncoding,
-    query: Float[Tensor, "B Hq Lq D"],
-    key: Float[Tensor, "B Hk Lk D"],
-    value: Float[Tensor, "B Hk Lk Dv"] | None,
-    places: Places,
-) -> ScoreTerms:
+def lower(encoding: RelativeEncoding, query: Query, key: Key, value: Value | None, places: Places) -> ScoreTerms:
     """encoding.terms(query, key, positions), checked: it must be ScoreTerms that fit the call (`check_terms`).
 
     In a sum every operand is checked, once. value: None where the values are not available.
@@ -184,13 +188,7 @@ def lower(
         return encoding(lowered, query, key, value, places)
 
 
-def lowered(
-    encoding: RelativeEncoding,
-    query: Float[Tensor, "B Hq Lq D"],
-    key: Float[Tensor, "B Hk Lk D"],
-    value: Float[Tensor, "B Hk Lk Dv"] | None,
-    places: Places,
-) -> ScoreTerms:
+def lowered(encoding: RelativeEncoding, query: Query, key: Key, value: Value | None, places: Places) -> ScoreTerms:
     """`lower` where autocast is off."""
     if isinstance(encoding, EncodingSum):
         parts: list[ScoreTerms] = []
@@ -217,7 +215,6 @@ def lowered(
 
 
 def _refuse_spread_parameters(encoding: RelativeEncoding) -> None:
-    """Raises TypeError: for a parameter that is a DTensor, if the encoding is not split."""
     for name, parameter in encoding.named_parameters():
         if is_dtensor(parameter):
             refuse_spread(f"{_name(encoding)} {name}", parameter)
@@ -228,13 +225,7 @@ def _name(encoding: RelativeEncoding) -> str:
     return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
 
 
-def placed_terms(
-    terms: ScoreTerms,
-    query: Float[Tensor, "B Hq Lq D"],
-    key: Float[Tensor, "B Hk Lk D"],
-    value: Float[Tensor, "B Hk Lk Dv"] | None,
-    places: Places,
-) -> ScoreTerms:
+def placed_terms(terms: ScoreTerms, query: Query, key: Key, value: Value | None, places: Places) -> ScoreTerms:
     """The caller's own terms, checked in the same way on every axis."""
     check_terms(terms, query, key, value, places.sequence)
     if not terms.axes:
@@ -265,7 +256,7 @@ def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
     return replace(terms, axes={axes: _of_no_pair(part) for axes, part in terms.axes.items()}, **changed)
 
 
-def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
+def _added(parts: Sequence[ScoreTerms], query: Query) -> ScoreTerms:
     """The terms of one axis as one. Terms over the caller's query are added first, then the others are joined."""
     own, others = [], []
     for part in parts:
@@ -274,14 +265,6 @@ def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> Sc
         combined = reduce(add, own)
         own = [combined if combined.relative_keys is None else replace(combined, relative_query=query)]
     return reduce(add, own + others)
-
-
-def _keys_of(encoding: RelativeEncoding, key: Tensor, key_position: Position) -> Tensor:
-    return encoding.prepare_keys(key, key_position)
-
-
-def _terms_of(encoding: RelativeEncoding, query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
-    return encoding.terms(query, key, positions)
 
 
 class OnAxis(RelativeEncoding):
@@ -311,23 +294,19 @@ class OnAxis(RelativeEncoding):
         """Whether the encoding does."""
         return self.encoding.rewrites_keys
 
-    def prepare_keys(
-        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
-    ) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(self, key: Key, key_position: Position | Mapping[str, Position]) -> Key:
         """The keys as the encoding prepares them, by their positions on the axis."""
         (axis,) = self.axes
         assert isinstance(key_position, Mapping)
-        return self.encoding(_keys_of, key, key_position[axis])
+        return self.encoding(lambda encoding: encoding.prepare_keys(key, key_position[axis]))
 
     def keep_heads(self, first: int, count: int) -> None:
         """The encoding keeps them."""
         self.encoding.keep_heads(first, count)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """The encoding's terms, for the positions on the axis."""
-        return self.encoding(_terms_of, query, key, positions)
+        return self.encoding(lambda encoding: encoding.terms(query, key, positions))
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """As the encoding names it."""
@@ -365,23 +344,17 @@ class EncodingSum(RelativeEncoding):
         """The sum. Operands on the sequence move to `axis`; the others stay where they are."""
         return EncodingSum(*[part.on(axis) if part.axes == ON_SEQUENCE else part for part in self.encodings])
 
-    def prepare_keys(
-        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
-    ) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(self, key: Key, key_position: Position | Mapping[str, Position]) -> Key:
         """The keys after the one operand that changes them."""
         return prepare(self, key, key_position if isinstance(key_position, Mapping) else {SEQUENCE: key_position})
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """The sum of every operand's terms; each sees the query as the caller gave it."""
         others = dict(getattr(positions, "by_axis", {}))
         return lower(self, query, key, None, Places(others.pop(SEQUENCE, positions), others))
 
-    def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
-        """The operands' terms as one. Terms over the caller's query are added first, then the others are joined to
-        them.
-        """
+    def added(self, parts: Sequence[ScoreTerms], query: Query, positions: Positions) -> ScoreTerms:
+        """The operands' terms as one. Terms over the caller's query are added first, then the others joined to them."""
         if statically_true(positions.query_length == 0) or statically_true(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
         combined = _added([part.by_axes()[ON_SEQUENCE] if part.axes else part for part in parts], query)

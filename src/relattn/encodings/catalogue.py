@@ -93,8 +93,14 @@ class NamedEncoding:
         return encoding
 
 
-def _relative(layer: Layer) -> Options:
-    return {"head_dim": layer.head_dim, "max_length": layer.length, "causal": layer.causal}
+def _sized(*names: str, **others: Any) -> Callable[[Layer], Options]:
+    """These of the layer's sizes under the names of an encoding's arguments, and other options."""
+
+    def options(layer: Layer) -> Options:
+        sizes = vars(layer) | {"max_length": layer.length, "max_steps": layer.length}
+        return {name: sizes[name] for name in names} | others
+
+    return options
 
 
 def relative_pitch_time(
@@ -121,127 +127,71 @@ def _on_pitch_and_time(encoding: Any) -> bool:
     return all(type(part) is RelativeEmbedding and part.num_heads is None for part in parts)
 
 
-def _shaw(layer: Layer) -> Options:
-    return {"head_dim": layer.head_dim, "max_distance": SHAW_DISTANCE}
-
-
+_MUSIC, _SHAW, _KERPLE = "Huang et al. 2018, Music Transformer", "Shaw et al. 2018", "Chi et al. 2022, KERPLE"
 _ENTRIES = (
     NamedEncoding("none", "no positions", "Haviv et al. 2022"),
     NamedEncoding("sinusoid", "absolute sinusoids", "Vaswani et al. 2017", absolute=True),
     NamedEncoding(
-        "sinusoid+voice",
-        "absolute sinusoids and labels of the voices, concatenated",
-        "Huang et al. 2018, Music Transformer",
-        absolute=True,
-        voices=True,
+        "sinusoid+voice", "absolute sinusoids and labels of the voices, concatenated", _MUSIC,
+        absolute=True, voices=True,
     ),
     NamedEncoding(
-        "relative",
-        "a row for every offset, one table for all heads",
-        "Huang et al. 2018, Music Transformer",
-        RelativeEmbedding,
-        _relative,
-        lambda encoding: encoding.num_heads is None,
+        "relative", "a row for every offset, one table for all heads", _MUSIC, RelativeEmbedding,
+        _sized("head_dim", "max_length", "causal"), lambda encoding: encoding.num_heads is None,
     ),
     NamedEncoding(
-        "relative-heads",
-        "a row for every offset, a table for each head",
-        "Huang et al. 2018, Music Transformer",
-        RelativeEmbedding,
-        lambda layer: _relative(layer) | {"num_heads": layer.num_heads},
-        lambda encoding: encoding.num_heads is not None,
+        "relative-heads", "a row for every offset, a table for each head", _MUSIC, RelativeEmbedding,
+        _sized("head_dim", "max_length", "causal", "num_heads"), lambda encoding: encoding.num_heads is not None,
     ),
     NamedEncoding(
         "relative+pitch+time",
         "a row for every offset, for every distance in time and for every interval of two pitches",
-        "Huang et al. 2018, Music Transformer",
-        relative_pitch_time,
-        lambda layer: _relative(layer) | {"max_steps": layer.length},
-        _on_pitch_and_time,
+        _MUSIC, relative_pitch_time, _sized("head_dim", "max_length", "max_steps", "causal"), _on_pitch_and_time,
         axes=("time", "pitch"),
     ),
     NamedEncoding(
-        "shaw-keys",
-        "clipped relative keys",
-        "Shaw et al. 2018",
-        ShawEmbedding,
-        lambda layer: _shaw(layer) | {"values": False},
-        lambda encoding: encoding.relative_values is None,
+        "shaw-keys", "clipped relative keys", _SHAW, ShawEmbedding,
+        _sized("head_dim", max_distance=SHAW_DISTANCE, values=False), lambda encoding: encoding.relative_values is None,
     ),
     NamedEncoding(
-        "shaw",
-        "clipped relative keys and values",
-        "Shaw et al. 2018",
-        ShawEmbedding,
-        _shaw,
-        lambda encoding: encoding.relative_values is not None,
+        "shaw", "clipped relative keys and values", _SHAW, ShawEmbedding,
+        _sized("head_dim", max_distance=SHAW_DISTANCE), lambda encoding: encoding.relative_values is not None,
     ),
     NamedEncoding(
-        "key-query",
-        "a row for every offset, multiplied with query and key",
-        "Huang, Liang et al. 2020",
-        KeyQueryEmbedding,
-        lambda layer: {"head_dim": layer.head_dim, "max_length": layer.length},
+        "key-query", "a row for every offset, multiplied with query and key", "Huang, Liang et al. 2020",
+        KeyQueryEmbedding, _sized("head_dim", "max_length"),
     ),
     NamedEncoding(
-        "disentangled",
-        "clipped rows, projected twice, multiplied with query and key",
-        "He et al. 2021, DeBERTa",
-        DisentangledEmbedding,
-        lambda layer: {"num_heads": layer.num_heads, "head_dim": layer.head_dim},
+        "disentangled", "clipped rows, projected twice, multiplied with query and key", "He et al. 2021, DeBERTa",
+        DisentangledEmbedding, _sized("num_heads", "head_dim"),
     ),
     NamedEncoding(
-        "transformer-xl",
-        "projected sinusoids with u and v",
-        "Dai et al. 2019, Transformer-XL",
-        TransformerXLEmbedding,
-        lambda layer: {"num_heads": layer.num_heads, "head_dim": layer.head_dim},
+        "transformer-xl", "projected sinusoids with u and v", "Dai et al. 2019, Transformer-XL",
+        TransformerXLEmbedding, _sized("num_heads", "head_dim"),
     ),
     NamedEncoding(
-        "t5",
-        "a bias for each bucket of offsets",
-        "Raffel et al. 2020, T5",
-        T5Bias,
-        lambda layer: {"num_heads": layer.num_heads, "bidirectional": not layer.causal},
+        "t5", "a bias for each bucket of offsets", "Raffel et al. 2020, T5",
+        T5Bias, lambda layer: {"num_heads": layer.num_heads, "bidirectional": not layer.causal},
     ),
     NamedEncoding(
-        "alibi",
-        "a bias linear in the distance",
-        "Press et al. 2022, ALiBi",
-        AlibiBias,
-        lambda layer: {"num_heads": layer.num_heads},
+        "alibi", "a bias linear in the distance", "Press et al. 2022, ALiBi", AlibiBias, _sized("num_heads")
     ),
     NamedEncoding(
-        "kerple",
-        "a learned bias logarithmic in the distance",
-        "Chi et al. 2022, KERPLE",
-        KerpleBias,
-        lambda layer: {"num_heads": layer.num_heads},
-        lambda encoding: encoding.kind == "log",
+        "kerple", "a learned bias logarithmic in the distance", _KERPLE,
+        KerpleBias, _sized("num_heads"), lambda encoding: encoding.kind == "log",
     ),
     NamedEncoding(
-        "kerple-power",
-        "a learned bias, a power of the distance",
-        "Chi et al. 2022, KERPLE",
-        KerpleBias,
-        lambda layer: {"num_heads": layer.num_heads, "kind": "power"},
-        lambda encoding: encoding.kind == "power",
+        "kerple-power", "a learned bias, a power of the distance", _KERPLE,
+        KerpleBias, _sized("num_heads", kind="power"), lambda encoding: encoding.kind == "power",
     ),
     NamedEncoding(
-        "sandwich",
-        "a bias that is the product of two sinusoidal positions",
-        "Chi et al. 2023, Sandwich",
-        SandwichBias,
-        lambda layer: {"num_heads": layer.num_heads},
+        "sandwich", "a bias that is the product of two sinusoidal positions", "Chi et al. 2023, Sandwich",
+        SandwichBias, _sized("num_heads"),
     ),
     NamedEncoding(
-        "rope",
-        "rotated queries and keys",
-        "Su et al. 2021, RoFormer",
-        RotaryEmbedding,
-        lambda layer: {"head_dim": layer.head_dim},
+        "rope", "rotated queries and keys", "Su et al. 2021, RoFormer", RotaryEmbedding, _sized("head_dim")
     ),
-)
+)  # fmt: skip
 CATALOGUE: dict[str, NamedEncoding] = {entry.name: entry for entry in _ENTRIES}
 """Every entry by its name."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relattn.checks.dtensors import heads_elsewhere
 from relattn.checks.tensors import heads_after_length, shape
@@ -57,6 +57,11 @@ def check_axes(name: str, axes: object, count: int | None = None) -> tuple[str, 
         many = "different names of axes" if count is None else f"{count} different names of axes, one for each size"
         raise ValueError(f"{name}: got {axes!r}; expected {many}, such as ('y', 'x')")
     return given
+
+
+def empty_parameter(*shape: int, **sizes: int) -> nn.Parameter:
+    """A parameter of this shape, whose numbers are not set yet. It is `allocated`, with these `sizes`."""
+    return allocated(lambda: nn.Parameter(torch.empty(shape)), **sizes)
 
 
 def allocated(make: Callable[[], T], **sizes: int) -> T:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import TypeVar, TypeVarTuple
 
 import torch
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from relattn.interception import is_intercepted
+from relattn.interception import constant_in_graphs, is_intercepted
+from relattn.positions.offsets import log_edges
 
 Key = TypeVarTuple("Key")
 Made = TypeVar("Made")
@@ -31,10 +33,7 @@ def lru_tensor_cache(size: int) -> Callable[[Callable[[*Key], Made]], Callable[[
     """
 
     def keeping(make: Callable[[*Key], Made]) -> Callable[[*Key], Made]:
-        @lru_cache(maxsize=size)
-        def kept(*key: *Key) -> Made:
-            with torch.inference_mode(False):
-                return make(*key)
+        kept = lru_cache(maxsize=size)(torch.inference_mode(False)(make))
 
         @wraps(make)
         def ask(*key: *Key) -> Made:
@@ -44,3 +43,37 @@ def lru_tensor_cache(size: int) -> Callable[[Callable[[*Key], Made]], Callable[[
         return ask
 
     return keeping
+
+
+def inverse_frequencies(width: int, base: float, device: torch.device) -> Float64[Tensor, "half"]:
+    """base^(-2 i / width) for i = 0 .. width/2 - 1, as in `offsets`, on the device in one operation."""
+    last = -(width - 2) / width
+    return torch.logspace(0.0, last, width // 2, base=base, dtype=torch.float64, device=device)
+
+
+def edges_reached(
+    distance: Int64[Tensor, "*n"], first: int, last: int, steps: int, count: int, *, strict: bool
+) -> Int64[Tensor, "*n"]:
+    """How many edges of `relattn.offsets.log_edges` a distance has reached.
+
+    It compares whole numbers, so every device, compiler and exported graph finds the same bucket.
+    """
+    sizes = distance.device, first, last, steps, count, strict
+    edges = _edges(*sizes) if is_intercepted(()) else _cached_edges(*sizes)
+    return torch.bucketize(distance.contiguous(), edges, right=True)
+
+
+def _edges(device: torch.device, first: int, last: int, steps: int, count: int, strict: bool) -> Int64[Tensor, "count"]:
+    return torch.tensor(_edge_numbers(first, last, steps, count, strict), dtype=torch.int64, device=device)
+
+
+_cached_edges = cache(torch.inference_mode(False)(_edges))
+"""The edges, kept for good: a CUDA graph cannot copy them to its device, and may hold their address.
+
+The copy ends before the tensor is given away, so every stream may read it.
+"""
+
+
+@constant_in_graphs
+def _edge_numbers(first: int, last: int, steps: int, count: int, strict: bool) -> list[int]:
+    return log_edges(first, last, steps, count, strict=strict).tolist()

@@ -9,10 +9,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from relattn.checks.values import FAR, came, check_flag, check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
-from relattn.encodings.edges import edges_reached
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import allocated, check_heads, empty_parameter
+from relattn.encodings.constants import SMALL_TENSORS, edges_reached, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, gather_rows
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span
@@ -83,20 +82,15 @@ class DisentangledEmbedding(RelativeEncoding):
             if self.max_distance >= FAR:
                 raise ValueError(f"max_distance: got {came(self.max_distance)}; expected an int below 2**60")
         self.num_buckets = num_buckets
+        self.c2p, self.p2c = c2p, p2c
         rows = {"max_distance": self.max_distance} if num_buckets is None else {"num_buckets": num_buckets}
-        self.relative_embeddings = allocated(
-            lambda: nn.Parameter(torch.empty(2 * (num_buckets or self.max_distance), self.embed_dim)),
-            **rows, embed_dim=self.embed_dim,
-        )  # fmt: skip
-
-        def projection() -> nn.Linear:
-            return allocated(
-                lambda: nn.Linear(self.embed_dim, width),
-                num_heads=self.num_heads, head_dim=self.head_dim, embed_dim=self.embed_dim,
-            )  # fmt: skip
-
-        self.pos_key_proj = projection() if c2p else None
-        self.pos_query_proj = projection() if p2c else None
+        count = 2 * (num_buckets or self.max_distance)
+        self.relative_embeddings = empty_parameter(count, self.embed_dim, **rows, embed_dim=self.embed_dim)
+        sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim, "embed_dim": self.embed_dim}
+        self.pos_key_proj, self.pos_query_proj = (
+            allocated(lambda: nn.Linear(self.embed_dim, width), **sizes) if has_term else None
+            for has_term in (c2p, p2c)
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -106,29 +100,15 @@ class DisentangledEmbedding(RelativeEncoding):
             if projection is not None:
                 projection.reset_parameters()
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = W_k P[delta] over the caller's query, and RQ = W_q P[delta], projected once per row of P."""
         check_heads("DisentangledEmbedding", self.num_heads, self.head_dim, query, self.relative_embeddings)
-        projections = self.pos_key_proj, self.pos_query_proj
-        relative_keys, relative_queries = (
-            None if projection is None else self._table(projection(self.relative_embeddings), positions)
-            for projection in projections
-        )
-        return ScoreTerms(relative_keys=relative_keys, relative_queries=relative_queries)
-
-    def _table(self, projected: Float[Tensor, "rows HD"], positions: Positions) -> OffsetTable:
-        rows = projected.unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
-        return disentangled_table(rows, self.max_distance, self.num_buckets, positions)
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return (
-            f"{self.num_heads}, {self.head_dim}, embed_dim={self.embed_dim}, max_distance={self.max_distance}, "
-            f"num_buckets={self.num_buckets}, c2p={self.pos_key_proj is not None}, "
-            f"p2c={self.pos_query_proj is not None}"
-        )
+        tables = {}
+        for name, projection in (("relative_keys", self.pos_key_proj), ("relative_queries", self.pos_query_proj)):
+            if projection is not None:
+                rows = projection(self.relative_embeddings).unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
+                tables[name] = disentangled_table(rows, self.max_distance, self.num_buckets, positions)
+        return ScoreTerms(**tables)
 
 
 def disentangled_table(
@@ -145,18 +125,9 @@ def _delta_of(
     span: Span, device: torch.device, max_distance: int, num_buckets: int | None, num_rows: int
 ) -> Int64[Tensor, "count"]:
     """delta of every offset of a span, for both terms and all layers."""
-    return _delta(-span.offsets(device), max_distance, num_buckets, num_rows)
-
-
-def _delta(
-    relative: Int64[Tensor, "n"], max_distance: int, num_buckets: int | None, num_rows: int
-) -> Int64[Tensor, "n"]:
-    """delta of every i - j."""
-    if num_buckets is None:
-        bucket = relative
-    else:
-        middle = num_buckets // 2
-        distance = relative.abs()
+    bucket = relative = -span.offsets(device)
+    if num_buckets is not None:
+        middle, distance = num_buckets // 2, relative.abs()
         logarithmic = edges_reached(distance, middle, max_distance - 1, middle - 1, num_buckets - middle, strict=True)
         bucket = (distance.clamp(max=middle) + logarithmic) * relative.sign()
     return (bucket + num_rows // 2).clamp(0, num_rows - 1)

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from relattn.checks.tensors import shape
 from relattn.checks.terms import check_kind
 from relattn.checks.values import came, check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import check_axes, check_heads
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
@@ -61,27 +61,20 @@ class FunctionBias(RelativeEncoding):
         if not callable(function):
             raise TypeError(f"function: got {came(function)}; expected a Module or a function of the offsets")
         self.num_heads = check_size("num_heads", num_heads)
-        self.heads = range(self.num_heads)
+        self.heads: range = range(self.num_heads)  # the function is called for all heads
         self.axes = check_axes("FunctionBias axes", axes)
         self.function = function
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = f(d) on the span."""
         check_heads("FunctionBias", len(self.heads), None, query)
         span = positions.span
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        offsets = (
-            positions.offsets_on_axes() if isinstance(positions, JointPositions) else span.offsets(query.device)
-        ).to(dtype)
+        offsets = positions.offsets_on_axes() if isinstance(positions, JointPositions) else span.offsets(query.device)
+        offsets = offsets.to(dtype)
         rows = self._called(offsets, query)
         self._check_rows(rows, offsets)
         return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "error"))
-
-    def keep_heads(self, first: int, count: int) -> None:
-        """The function's numbers for these heads; it is called for all heads."""
-        self.heads = range(first, first + count)
 
     def _of_heads(self, rows: Float[Tensor, "H n"]) -> Float[Tensor, "own n"]:
         """The rows of the heads that it has.

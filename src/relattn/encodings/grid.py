@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from relattn.checks.terms import check_kind
 from relattn.checks.values import as_int, came, check_choice, check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_axes, check_heads, check_sizes
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import check_axes, check_heads, check_sizes, empty_parameter
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.places import JointPositions
@@ -45,22 +45,24 @@ class _GridTable(RelativeEncoding):
         self.sizes = check_sizes(f"{name} sizes", sizes)
         self.axes = check_axes(f"{name} axes", axes, len(self.sizes))
 
-    def _of_offsets(self, rows: Float[Tensor, "rows F"], positions: Positions) -> Float[Tensor, "count F"]:
-        """The rows of the visible offsets, in the order of `positions.span`: the nearest future last.
+    def _of_offsets(self, rows: Float[Tensor, "rows F"], positions: Positions) -> tuple[int, Float[Tensor, "count F"]]:
+        """The first visible offset, and the rows of all, in the order of `positions.span`: the nearest future last.
 
         Raises ValueError: where the grid reaches further than the table on an axis.
         """
+        first = positions.span.first
+        assert isinstance(first, int)
         spans = positions.spans if isinstance(positions, JointPositions) else {self.axes[0]: positions.span}
         sizes = [2 * size - 1 for size in self.sizes]
         parts = []
         for axis, size in zip(self.axes, self.sizes, strict=True):
             parts.append(self._within(axis, size, spans[axis]))
         if torch.compiler.is_compiling():
-            return self._looked_up(rows, spans, positions.device)
+            return first, self._looked_up(rows, spans, positions.device)
         ascending = rows.flip(0)
         if parts == [slice(0, size) for size in sizes]:
-            return ascending
-        return ascending.unflatten(0, sizes)[tuple(parts)].flatten(0, len(sizes) - 1)
+            return first, ascending
+        return first, ascending.unflatten(0, sizes)[tuple(parts)].flatten(0, len(sizes) - 1)
 
     def _looked_up(
         self, rows: Float[Tensor, "rows F"], spans: Mapping[str, Span], device: torch.device
@@ -126,25 +128,19 @@ class GridBias(_GridTable):
         if as_int(extra) not in (0, CLASS_ROWS):
             raise ValueError(f"extra: got {came(extra)}; expected 0, or 3 for the rows of a class token")
         self.extra = int(extra)
-        self.bias = allocated(
-            lambda: nn.Parameter(torch.empty(self.num_rows + self.extra, self.num_heads)),
-            num_heads=self.num_heads, sizes=max(self.sizes),
-        )  # fmt: skip
+        largest = {"num_heads": self.num_heads, "sizes": max(self.sizes)}
+        self.bias = empty_parameter(self.num_rows + self.extra, self.num_heads, **largest)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Biases drawn from N(0, 0.02^2), cut off at two standard deviations, as in Swin."""
         nn.init.trunc_normal_(self.bias, std=0.02, a=-0.04, b=0.04)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b over the joint offsets, with a class token's rows if it has them."""
         check_heads("GridBias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
-        first = positions.span.first
-        assert isinstance(first, int)
-        rows = self._of_offsets(self.bias[: self.num_rows], positions)
+        first, rows = self._of_offsets(self.bias[: self.num_rows], positions)
         return joint_bias(rows, first, self.bias[self.num_rows :])
 
     def resized(self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic") -> GridBias:
@@ -159,10 +155,6 @@ class GridBias(_GridTable):
         with torch.no_grad():
             other.bias.copy_(torch.cat([rows, self.bias[self.num_rows :]]))
         return other.requires_grad_(self.bias.requires_grad)
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return f"{self.sizes}, {self.num_heads}, axes={self.axes}, extra={self.extra}"
 
 
 def joint_bias(rows: Float[Tensor, "count H"], first: int, of_class_token: Float[Tensor, "extra H"]) -> ScoreTerms:
@@ -217,23 +209,17 @@ class GridEmbedding(_GridTable):
         self.head_dim = check_size("head_dim", head_dim)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         heads = self.num_heads or 1
-        self.relative_keys = allocated(
-            lambda: nn.Parameter(torch.empty(heads, self.num_rows, self.head_dim)),
-            head_dim=self.head_dim, num_heads=heads, sizes=max(self.sizes),
-        )  # fmt: skip
+        largest = {"head_dim": self.head_dim, "num_heads": heads, "sizes": max(self.sizes)}
+        self.relative_keys = empty_parameter(heads, self.num_rows, self.head_dim, **largest)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
         nn.init.normal_(self.relative_keys, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = E over the joint offsets, over the caller's query."""
-        first = positions.span.first
-        assert isinstance(first, int)
-        rows = self._of_offsets(self.relative_keys.transpose(0, 1).flatten(1), positions)
+        first, rows = self._of_offsets(self.relative_keys.transpose(0, 1).flatten(1), positions)
         rows = rows.unflatten(1, (-1, self.head_dim)).transpose(0, 1)
         return ScoreTerms(relative_keys=OffsetTable(rows, first, "error"))
 
@@ -248,10 +234,6 @@ class GridEmbedding(_GridTable):
         with torch.no_grad():
             other.relative_keys.copy_(rows.unflatten(1, (-1, self.head_dim)).transpose(0, 1))
         return other.requires_grad_(self.relative_keys.requires_grad)
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return f"{self.head_dim}, {self.sizes}, num_heads={self.num_heads}, axes={self.axes}"
 
 
 def _interpolated(

@@ -6,17 +6,17 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.checks.terms import check_kind
 from relattn.checks.values import check_choice, check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import check_heads, empty_parameter
 from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
-from relattn.positions.positions import Positions, Span
+from relattn.positions.positions import Positions, Span, Start
 
 LEAST = 0.01
 """In the authors' code no parameter falls below this number."""
@@ -56,9 +56,7 @@ class KerpleBias(RelativeEncoding):
         self.num_heads = check_size("num_heads", num_heads)
         check_choice("kind", kind, ("log", "power"))
         self.kind: Literal["log", "power"] = kind
-        self.r1, self.r2 = (
-            allocated(lambda: nn.Parameter(torch.empty(self.num_heads)), num_heads=self.num_heads) for _ in range(2)
-        )
+        self.r1, self.r2 = (empty_parameter(self.num_heads, num_heads=self.num_heads) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -67,9 +65,7 @@ class KerpleBias(RelativeEncoding):
         nn.init.uniform_(self.r1, 0.0, largest_r1)
         nn.init.uniform_(self.r2, 0.0, largest_r2)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = -r1 * log(1 + r2 * |d|), or -r1 * |d|^r2, on the span."""
         check_heads("KerpleBias", self.num_heads, None, query, self.r1)
         check_kind("r1", self.r1, query)
@@ -81,15 +77,9 @@ class KerpleBias(RelativeEncoding):
         grown = torch.log1p(r2 * distances) if self.kind == "log" else _power(distances, r2)
         return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "error"))
 
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return f"{self.num_heads}, kind={self.kind!r}"
-
 
 @lru_tensor_cache(LONG_TENSORS)
-def _distances(
-    first: int | Int64[Tensor, ""], count: int, dtype: torch.dtype, device: torch.device
-) -> Float[Tensor, "count"]:
+def _distances(first: Start, count: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "count"]:
     """|d| on a span."""
     return Span(first, count).offsets(device).abs().to(dtype)
 

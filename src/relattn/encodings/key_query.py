@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from relattn.checks.values import check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import empty_parameter
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions
@@ -48,19 +46,15 @@ class KeyQueryEmbedding(RelativeEncoding):
         self.max_length = check_size("max_length", max_length)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         heads, num_rows = self.num_heads or 1, 2 * self.max_length - 1
-        self.relative_embeddings = allocated(
-            lambda: nn.Parameter(torch.empty(heads, num_rows, self.head_dim)),
-            max_length=self.max_length, head_dim=self.head_dim, num_heads=heads,
-        )  # fmt: skip
+        sizes = {"max_length": self.max_length, "head_dim": self.head_dim, "num_heads": heads}
+        self.relative_embeddings = empty_parameter(heads, num_rows, self.head_dim, **sizes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
         nn.init.normal_(self.relative_embeddings, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = RQ = E, over the caller's query."""
         table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "error")
         return ScoreTerms(relative_keys=table, relative_queries=table)
@@ -68,7 +62,3 @@ class KeyQueryEmbedding(RelativeEncoding):
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """The name max_length, and what to do about it: give a larger one."""
         return "KeyQueryEmbedding max_length", f"make it with a larger max_length than {self.max_length}"
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return f"{self.head_dim}, {self.max_length}, num_heads={self.num_heads}"

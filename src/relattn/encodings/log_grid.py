@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.checks.values import check_size
+from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes, check_sizes
 from relattn.encodings.function import FunctionBias
 
@@ -64,18 +65,15 @@ class LogGridBias(FunctionBias):
 
         Raises ValueError: for sizes that are not ints of at least 1, and for axes, hidden or num_heads that do not fit.
         """
-        self_sizes = check_sizes("LogGridBias sizes", sizes)
-        divisors = self_sizes
+        sizes = divisors = check_sizes("LogGridBias sizes", sizes)
         if pretrained_sizes is not None:
             divisors = check_sizes("LogGridBias pretrained_sizes", pretrained_sizes)
-            if len(divisors) != len(self_sizes):
-                raise ValueError(
-                    f"LogGridBias pretrained_sizes: got {divisors} beside sizes {self_sizes}; expected as many"
-                )
-        axes = check_axes("LogGridBias axes", axes, len(self_sizes))
+        if len(divisors) != len(sizes):
+            raise ValueError(f"LogGridBias pretrained_sizes: got {divisors} beside sizes {sizes}; expected as many")
+        axes = check_axes("LogGridBias axes", axes, len(sizes))
         hidden, num_heads = check_size("hidden", hidden), check_size("num_heads", num_heads)
         super().__init__(_LogSpaced(divisors, num_heads, hidden), num_heads, axes=axes)
-        self.sizes, self.pretrained_sizes, self.hidden = self_sizes, divisors, hidden
+        self.sizes, self.pretrained_sizes, self.hidden = sizes, divisors, hidden
 
     def keep_heads(self, first: int, count: int) -> None:
         """The network keeps the heads: its last layer is split."""
@@ -83,10 +81,7 @@ class LogGridBias(FunctionBias):
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
-        return (
-            f"{self.sizes}, {self.num_heads}, pretrained_sizes={self.pretrained_sizes}, hidden={self.hidden}, "
-            f"axes={self.axes}"
-        )
+        return RelativeEncoding.extra_repr(self)
 
 
 class _LogSpaced(nn.Module):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.checks.values import check_choice, check_flag, check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import empty_parameter
 from relattn.equation.tables import Beyond, OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import SEQUENCE, Positions
@@ -61,19 +59,15 @@ class RelativeEmbedding(RelativeEncoding):
         self.causal = causal
         self.beyond: Beyond = beyond
         heads, num_rows = self.num_heads or 1, self.max_length if causal else 2 * self.max_length - 1
-        self.relative_keys = allocated(
-            lambda: nn.Parameter(torch.empty(heads, num_rows, self.head_dim)),
-            max_length=self.max_length, head_dim=self.head_dim, num_heads=heads,
-        )  # fmt: skip
+        sizes = {"max_length": self.max_length, "head_dim": self.head_dim, "num_heads": heads}
+        self.relative_keys = empty_parameter(heads, num_rows, self.head_dim, **sizes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
         nn.init.normal_(self.relative_keys, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = E, over the caller's query."""
         return ScoreTerms(relative_keys=OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond))
 
@@ -92,10 +86,3 @@ class RelativeEmbedding(RelativeEncoding):
                 "future, and is_causal hides keys by their positions on the sequence alone)"
             )
         return "RelativeEmbedding max_length", way_out
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return (
-            f"{self.head_dim}, {self.max_length}, num_heads={self.num_heads}, causal={self.causal}, "
-            f"beyond={self.beyond!r}"
-        )

@@ -40,11 +40,6 @@ _SAID_ELSEWHERE = {
     "mscale_all_dim": "give attention_factor",
 }
 
-# Keys that Hugging Face reads from the config around the scaling.
-_FOUND_ELSEWHERE = {
-    ("dynamic", "original_max_position_embeddings"): "; it is the config's max_position_embeddings",
-}
-
 
 def complete_scaling(scaling: object, pairs: int) -> dict[str, Any] | None:
     """A rotation's scaling with a number for every key that its rope_type may have, and for attention_factor.
@@ -66,7 +61,8 @@ def complete_scaling(scaling: object, pairs: int) -> dict[str, Any] | None:
         )
     check_choice("scaling['rope_type']", scaling["rope_type"], ROPE_SCALINGS)
     kind = scaling["rope_type"]
-    given = {name: value for name, value in scaling.items() if not (value is None and _may_be_none(kind, name))}
+    decided = ("attention_factor", "factor") if kind == "longrope" else ("attention_factor",)  # by formulas, where None
+    given = {name: value for name, value in scaling.items() if value is not None or name not in decided}
     _check_keys(given)
     given = {name: _checked(name, value, pairs) for name, value in given.items()}
     if kind != "linear" and given.get("factor", 1.0) < 1:
@@ -93,17 +89,13 @@ def given_scaling(scaling: dict[str, Any] | None, rule: dict[str, Any] | None) -
     return {name: None if value is None else rule[name] for name, value in scaling.items()}
 
 
-def _may_be_none(kind: str, name: str) -> bool:
-    """The scaling without keys that are None: configs write None where the formula decides."""
-    return name == "attention_factor" or (kind == "longrope" and name == "factor")
-
-
 def _check_keys(scaling: dict[str, Any]) -> None:
     kind = scaling["rope_type"]
     needed, optional = ROPE_SCALINGS[kind]
     for name in needed:
         if name not in scaling:
-            where = _FOUND_ELSEWHERE.get((kind, name), "")
+            elsewhere = kind == "dynamic" and name == "original_max_position_embeddings"
+            where = "; it is the config's max_position_embeddings" if elsewhere else ""
             raise ValueError(f"scaling: got {scaling!r}; expected {name!r} in it for rope_type {kind!r}{where}")
     for name in scaling:
         if name != "rope_type" and name not in needed and name not in optional:
@@ -117,14 +109,11 @@ def _check_keys(scaling: dict[str, Any]) -> None:
 
 
 def _checked(name: str, value: Any, pairs: int) -> Any:
-    """The value of one key, with plain numbers."""
-    if name == "rope_type":
-        return value
     if name == "ramp":
         check_choice("scaling['ramp']", value, ("pairs", "rotations"))
-        return value
     if name == "truncate":
         check_flag("scaling['truncate']", value)
+    if name in ("rope_type", "ramp", "truncate"):
         return value
     if name not in _LISTS:
         return check_positive(f"scaling[{name!r}]", value)
@@ -136,7 +125,6 @@ def _checked(name: str, value: Any, pairs: int) -> Any:
 
 
 def _temperature(scaling: dict[str, Any]) -> float:
-    """The attention_factor that belongs to factor."""
     factor = scaling["factor"]
     if scaling["rope_type"] == "yarn":
         return 0.1 * math.log(factor) + 1.0
@@ -178,7 +166,6 @@ def scaled_frequencies(
 
 
 def _ramp(values: Any, first: float, last: float) -> Any:
-    """0 up to first, 1 from last on, linear in between."""
     return ((values - first) / (last - first)).clip(0.0, 1.0)
 
 

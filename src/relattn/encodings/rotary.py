@@ -12,7 +12,7 @@ from torch import Tensor
 from relattn.checks.tensors import shape
 from relattn.checks.values import check_base, check_flag, check_size
 from relattn.encodings.angles import Angles
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import check_axes
 from relattn.encodings.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.encodings.rotation import rotated
@@ -131,17 +131,13 @@ class RotaryEmbedding(RelativeEncoding):
                 "and none by the length of the call, which several axes do not have"
             )
 
-    def prepare_keys(
-        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
-    ) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(self, key: Key, key_position: Position | Mapping[str, Position]) -> Key:
         """Rot(j) k_j, for the length of these keys."""
         if isinstance(key_position, Mapping):
             return self._rotate("key", key, [key_position[axis] for axis in self.axes])
         return self._rotate("key", key, [key_position], (key_position, key.shape[2]))
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """q := Rot(i) q_i, for the length of queries and keys. The keys are already rotated by `prepare_keys`."""
         if isinstance(positions, JointPositions):
             places = [of_axis.query for of_axis in positions.by_axis.values()]
@@ -177,7 +173,6 @@ class RotaryEmbedding(RelativeEncoding):
 
 
 def _hashable(rule: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The items of a rule, its lists as tuples."""
     return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in rule.items())
 
 
@@ -196,7 +191,6 @@ def _checked_sections(sections: object, pairs: int) -> dict[str, int]:
 
 
 def _axes_of_pairs(sizes: list[int], interleaved: bool) -> list[int]:
-    """The number of the axis that each feature pair belongs to."""
     if not interleaved:
         return [axis for axis, size in enumerate(sizes) for _ in range(size)]
     count = len(sizes)

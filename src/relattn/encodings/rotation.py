@@ -10,14 +10,11 @@ from torch import Tensor
 
 from relattn.backends.cpu.rotation import can_rotate, rotate
 
+OfPairs = Float[Tensor, "*B L pairs"]
+
 
 def rotated(
-    features: Float[Tensor, "B H L D"],
-    cos: Float[Tensor, "*B L pairs"],
-    sin: Float[Tensor, "*B L pairs"],
-    *,
-    interleaved: bool,
-    back: bool = False,
+    features: Float[Tensor, "B H L D"], cos: OfPairs, sin: OfPairs, *, interleaved: bool, back: bool = False
 ) -> Float[Tensor, "B H L D"]:
     """Every pair (a, b) of a row as (a cos - b sin, b cos + a sin); back: by the negative angle.
 

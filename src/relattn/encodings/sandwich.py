@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from relattn.checks.values import check_size
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import Key, Query, RelativeEncoding
 from relattn.encodings.checks import check_heads
-from relattn.encodings.constants import LONG_TENSORS, lru_tensor_cache
-from relattn.encodings.frequencies import inverse_frequencies
+from relattn.encodings.constants import LONG_TENSORS, inverse_frequencies, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
-from relattn.positions.positions import Positions, Span
+from relattn.positions.positions import Positions, Span, Start
 
 
 class SandwichBias(RelativeEncoding):
@@ -46,14 +45,12 @@ class SandwichBias(RelativeEncoding):
         """
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
-        self.heads = range(self.num_heads)
+        self.heads: range = range(self.num_heads)  # their ratios depend on the number of all heads
         self.width = check_size("width", width)
         if self.width % 2:
             raise ValueError(f"width: got {self.width}; expected an even width, a sine and a cosine for each frequency")
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = p_i . p_j / c_h on the span; a cache keeps the rows."""
         check_heads("SandwichBias", len(self.heads), None, query)
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -64,24 +61,10 @@ class SandwichBias(RelativeEncoding):
         span = positions.span
         return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "error"))
 
-    def keep_heads(self, first: int, count: int) -> None:
-        """The biases of these heads; their ratios depend on the number of all heads."""
-        self.heads = range(first, first + count)
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return f"{self.num_heads}, width={self.width}"
-
 
 @lru_tensor_cache(LONG_TENSORS)
 def _rows(
-    first: int | Int64[Tensor, ""],
-    count: int,
-    width: int,
-    num_heads: int,
-    own: range,
-    dtype: torch.dtype,
-    device: torch.device,
+    first: Start, count: int, width: int, num_heads: int, own: range, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "H count 1"]:
     """p_i . p_j / c_h on a span, for its own of all heads."""
     frequencies = inverse_frequencies(width, 10000.0, device)

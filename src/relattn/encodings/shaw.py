@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from relattn.checks.values import check_flag, check_sides, check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import empty_parameter
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions
@@ -33,12 +31,7 @@ class ShawEmbedding(RelativeEncoding):
     head_axes = MappingProxyType({"relative_keys": 0, "relative_values": 0})
 
     def __init__(
-        self,
-        head_dim: int,
-        max_distance: int | tuple[int, int],
-        *,
-        num_heads: int | None = None,
-        values: bool = True,
+        self, head_dim: int, max_distance: int | tuple[int, int], *, num_heads: int | None = None, values: bool = True
     ) -> None:
         """One row for each offset up to a distance, for each head or for all.
 
@@ -51,19 +44,14 @@ class ShawEmbedding(RelativeEncoding):
         """
         super().__init__()
         self.head_dim = check_size("head_dim", head_dim)
-        self.left, self.right = check_sides(max_distance)
+        self.left, self.right = self.max_distance = check_sides(max_distance)
         check_flag("values", values)
+        self.values = values
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         heads, num_rows = self.num_heads or 1, self.left + self.right + 1
-
-        def table() -> nn.Parameter:
-            return allocated(
-                lambda: nn.Parameter(torch.empty(heads, num_rows, self.head_dim)),
-                max_distance=max(self.left, self.right), head_dim=self.head_dim, num_heads=heads,
-            )  # fmt: skip
-
-        self.relative_keys = table()
-        self.relative_values = table() if values else None
+        sizes = {"max_distance": max(self.max_distance), "head_dim": self.head_dim, "num_heads": heads}
+        self.relative_keys = empty_parameter(heads, num_rows, self.head_dim, **sizes)
+        self.relative_values = empty_parameter(heads, num_rows, self.head_dim, **sizes) if values else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -72,18 +60,9 @@ class ShawEmbedding(RelativeEncoding):
             if table is not None:
                 nn.init.normal_(table, std=self.head_dim**-0.5)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """RK = a^K and RV = a^V, clamped, over the caller's query."""
-        relative_keys = OffsetTable(self.relative_keys, -self.left, "clamp")
         values = self.relative_values
         relative_values = None if values is None else OffsetTable(values, -self.left, "clamp")
+        relative_keys = OffsetTable(self.relative_keys, -self.left, "clamp")
         return ScoreTerms(relative_keys=relative_keys, relative_values=relative_values)
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return (
-            f"{self.head_dim}, ({self.left}, {self.right}), num_heads={self.num_heads}, "
-            f"values={self.relative_values is not None}"
-        )

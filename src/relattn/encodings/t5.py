@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from relattn.checks.terms import check_kind
 from relattn.checks.values import check_buckets, check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import SMALL_TENSORS, lru_tensor_cache
-from relattn.encodings.edges import edges_reached
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import check_heads, empty_parameter
+from relattn.encodings.constants import SMALL_TENSORS, edges_reached, lru_tensor_cache
 from relattn.equation.tables import OffsetTable, wide
 from relattn.equation.terms import ScoreTerms
 from relattn.positions.positions import Positions, Span
@@ -52,19 +51,15 @@ class T5Bias(RelativeEncoding):
         self.num_heads = check_size("num_heads", num_heads)
         self.num_buckets, self.max_distance = check_buckets(num_buckets, max_distance, bidirectional)
         self.bidirectional = bidirectional
-        self.bias = allocated(
-            lambda: nn.Parameter(torch.empty(self.num_buckets, self.num_heads)),
-            num_heads=self.num_heads, num_buckets=self.num_buckets,
-        )  # fmt: skip
+        sizes = {"num_heads": self.num_heads, "num_buckets": self.num_buckets}
+        self.bias = empty_parameter(self.num_buckets, self.num_heads, **sizes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Biases drawn from N(0, 0.02^2), small beside the scores."""
         nn.init.normal_(self.bias, std=0.02)
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """b[d] = bias[bucket(d)] for the visible |d| <= max_distance; further away the bucket no longer changes."""
         check_heads("T5Bias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
@@ -74,13 +69,6 @@ class T5Bias(RelativeEncoding):
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """bucket(d) of every offset, the same for every dtype of the parameters and on every device."""
         return buckets(offsets, self.num_buckets, self.max_distance, self.bidirectional)
-
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return (
-            f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "
-            f"bidirectional={self.bidirectional}"
-        )
 
 
 def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, span: Span) -> OffsetTable:

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.checks.values import check_flag, check_size
-from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import lru_tensor_cache
-from relattn.encodings.frequencies import inverse_frequencies
+from relattn.encodings.base import Key, Query, RelativeEncoding
+from relattn.encodings.checks import allocated, check_heads, empty_parameter
+from relattn.encodings.constants import inverse_frequencies, lru_tensor_cache
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
-from relattn.positions.positions import Positions, Span
+from relattn.positions.positions import Positions, Span, Start
+
+PerHead = Float[Tensor, "Hq D"]
 
 
 class TransformerXLEmbedding(RelativeEncoding):
@@ -68,13 +69,8 @@ class TransformerXLEmbedding(RelativeEncoding):
         width = self.num_heads * self.head_dim
         self.embed_dim = width if embed_dim is None else check_size("embed_dim", embed_dim)
         self.max_length = None if max_length is None else check_size("max_length", max_length)
-        self.pos_bias_u, self.pos_bias_v = (
-            allocated(
-                lambda: nn.Parameter(torch.empty(self.num_heads, self.head_dim)),
-                num_heads=self.num_heads, head_dim=self.head_dim,
-            )
-            for _ in "uv"
-        )  # fmt: skip
+        sizes = {"num_heads": self.num_heads, "head_dim": self.head_dim}
+        self.pos_bias_u, self.pos_bias_v = (empty_parameter(self.num_heads, self.head_dim, **sizes) for _ in "uv")
         if self.max_length is not None:
             if embed_dim is not None or interleaved:
                 raise ValueError(
@@ -82,19 +78,17 @@ class TransformerXLEmbedding(RelativeEncoding):
                     "table has no sinusoids, leave those out or max_length"
                 )
             rows = 2 * self.max_length - 1
-            self.relative_keys = allocated(
-                lambda: nn.Parameter(torch.empty(self.num_heads, rows, self.head_dim)),
-                max_length=self.max_length, num_heads=self.num_heads, head_dim=self.head_dim,
-            )  # fmt: skip
+            self.relative_keys = empty_parameter(
+                self.num_heads, rows, self.head_dim, max_length=self.max_length, **sizes
+            )
         else:
             if self.embed_dim % 2:
                 raise ValueError(
                     f"embed_dim: got {self.embed_dim}; expected an even width, a sine and a cosine for each frequency"
                 )
             self.linear_pos = allocated(
-                lambda: nn.Linear(self.embed_dim, width, bias=False),
-                num_heads=self.num_heads, head_dim=self.head_dim, embed_dim=self.embed_dim,
-            )  # fmt: skip
+                lambda: nn.Linear(self.embed_dim, width, bias=False), **sizes, embed_dim=self.embed_dim
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -106,9 +100,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         else:
             self.linear_pos.reset_parameters()
 
-    def terms(
-        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
-    ) -> ScoreTerms:
+    def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
         """q := q + u, r := q + v, RK = W R. With tokens before a grid: RQ = u in place of q + u."""
         u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
         if max_length is not None:
@@ -120,20 +112,13 @@ class TransformerXLEmbedding(RelativeEncoding):
         way_out = f"make it with a larger max_length than {self.max_length}, or without, for sinusoids"
         return "TransformerXLEmbedding max_length", way_out
 
-    def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`."""
-        return (
-            f"{self.num_heads}, {self.head_dim}, embed_dim={self.embed_dim}, interleaved={self.interleaved}, "
-            f"max_length={self.max_length}"
-        )
-
 
 def projected_terms(
     owner: object,
-    query: Float[Tensor, "B Hq Lq D"],
+    query: Query,
     positions: Positions,
-    u: Float[Tensor, "Hq D"],
-    v: Float[Tensor, "Hq D"],
+    u: PerHead,
+    v: PerHead,
     linear_pos: nn.Linear,
     embed_dim: int,
     interleaved: bool,
@@ -155,11 +140,7 @@ def projected_terms(
 
 
 def _terms(
-    query: Float[Tensor, "B Hq Lq D"],
-    u: Float[Tensor, "Hq D"],
-    v: Float[Tensor, "Hq D"],
-    positions: Positions,
-    relative_keys: Callable[[], OffsetTable],
+    query: Query, u: PerHead, v: PerHead, positions: Positions, relative_keys: Callable[[], OffsetTable]
 ) -> ScoreTerms:
     num_heads, head_dim = u.shape
     check_heads("TransformerXLEmbedding", num_heads, head_dim, query, u)
@@ -172,20 +153,11 @@ def _terms(
 
 @lru_tensor_cache(1)
 def _sinusoids_of(
-    first: int | Int64[Tensor, ""],
-    count: int,
-    width: int,
-    interleaved: bool,
-    dtype: torch.dtype,
-    device: torch.device,
+    first: Start, count: int, width: int, interleaved: bool, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "count width"]:
-    """R[-d] of a span. Only one answer is kept, because it is as wide as the model."""
-    return _sinusoids(-Span(first, count).offsets(device), width, interleaved).to(dtype)
-
-
-def _sinusoids(distances: Int64[Tensor, "n"], width: int, interleaved: bool) -> Tensor:
-    """R[p] [n, width] in float64, because the angle of a large distance needs all digits. See `offsets.sinusoids`."""
-    angles = distances.double().unsqueeze(-1) * inverse_frequencies(width, 10000.0, distances.device)
-    if interleaved:
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+    """R[-d] of a span, as `offsets.sinusoids`. Only one answer is kept, because it is as wide as the model."""
+    distances = -Span(first, count).offsets(device).double()  # large ones need all digits
+    angles = distances.unsqueeze(-1) * inverse_frequencies(width, 10000.0, device)
+    sinusoids = angles.sin(), angles.cos()
+    joined = torch.stack(sinusoids, dim=-1).flatten(-2) if interleaved else torch.cat(sinusoids, dim=-1)
+    return joined.to(dtype)

@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.checks.tensors import broadcasts, check_layout, has_shape, heads_after_length, shape
+from relattn.checks.tensors import broadcasts, check_layout, has_shape, heads_after_length, refuse_device, shape
 from relattn.checks.values import kind_of
 from relattn.equation.problem import Problem
 from relattn.errors import ShapeError
 from relattn.positions.certainty import can_be_read
-from relattn.positions.positions import Positions
+from relattn.positions.positions import Positions, reach_of_neighbours, reach_of_positions
 
 
 def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: Tensor) -> Tensor:
@@ -43,9 +43,7 @@ def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: T
             f"{heads_after_length(has_shape(key_bias, (*batch, query.shape[-2], key.shape[-3])))}"
         )
     if key_bias.device != query.device:
-        raise ValueError(
-            f"key_bias: got device {key_bias.device}; expected {query.device}, the query's; move it with .to()"
-        )
+        refuse_device("key_bias", key_bias, query.device, "the query's")
     _check_finite(key_bias)
     if len(batch) == 1:
         return key_bias
@@ -78,42 +76,29 @@ def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor,
     known = a.detach()
     if problem.key_shift is not None:
         return a, problem.key_shift
-    if positions.key_length == 0:
-        return a, known.new_zeros(*a.shape[:2], 1)
-    if positions.lowest is None and positions.highest is None:
+    no_ends = positions.key_length == 0
+    if positions.lowest is None and positions.highest is None and not no_ends:
         return a, torch.maximum(known[..., :1], known[..., -1:])
-    if positions.origin is not None:
-        first, last = _ends_of_contiguous_positions(positions)
-    elif problem.mask.segments is None and not torch.compiler.is_compiling():
-        first, last = _ends_of_explicit_positions(positions)
-    else:
+    if positions.origin is None:
+        no_ends = no_ends or problem.mask.segments is not None or torch.compiler.is_compiling()
+    if no_ends:
         return a, known.new_zeros(*a.shape[:2], 1)
+    first, last = _ends(positions)
     return a, torch.maximum(_at(known, first), _at(known, last))
 
 
-def _ends_of_contiguous_positions(positions: Positions) -> tuple[Int64[Tensor, "#Lq"], Int64[Tensor, "#Lq"]]:
-    """For each query the index of the first and of the last key that it sees by its offset; any index where it sees
-    none.
-    """
-    queries = torch.arange(positions.query_length, device=positions.device)
-    start, end, origin = queries.new_zeros(1), positions.key_length - 1, positions.origin
-    assert origin is not None
-    first = start if positions.lowest is None else queries + (positions.lowest - origin)
-    last = start + end if positions.highest is None else queries + (positions.highest - origin)
-    return first.clamp(0, end), last.clamp(0, end)
-
-
-def _ends_of_explicit_positions(positions: Positions) -> tuple[Int64[Tensor, "*B #Lq"], Int64[Tensor, "*B #Lq"]]:
-    """The same where a side's positions are explicit."""
+def _ends(positions: Positions) -> tuple[Int64[Tensor, "*B Lq"], Int64[Tensor, "*B Lq"]]:
+    """For each query the index of the first and of the last key that it sees by its offset; any where it sees none."""
+    lowest, highest, count, origin = positions.lowest, positions.highest, positions.key_length, positions.origin
+    if origin is not None:
+        lowest, highest = (None if limit is None else limit - origin for limit in (lowest, highest))
+        first, end = reach_of_neighbours(positions.query_length, count, lowest, highest, positions.device)
+        return first.clamp(max=count - 1), (end - 1).clamp(min=0)
     query, key = positions.query_positions(), positions.key_positions()
     batch = torch.broadcast_shapes(query.shape[:-1], key.shape[:-1])
-    query, (key, order) = query.expand(*batch, -1).contiguous(), key.expand(*batch, -1).sort()
-    first, last = torch.zeros_like(query), torch.full_like(query, positions.key_length - 1)
-    if positions.lowest is not None:
-        first = torch.searchsorted(key, query + positions.lowest).clamp(max=positions.key_length - 1)
-    if positions.highest is not None:
-        last = (torch.searchsorted(key, query + positions.highest, right=True) - 1).clamp(min=0)
-    return order.gather(-1, first), order.gather(-1, last)
+    key, order = key.expand(*batch, -1).sort()
+    first, end = reach_of_positions(query.expand(*batch, -1).contiguous(), key, lowest, highest)
+    return order.gather(-1, first.clamp(max=count - 1)), order.gather(-1, (end - 1).clamp(min=0))
 
 
 def _at(a: Float[Tensor, "#B #Hq Lk"], index: Int64[Tensor, "*B Lq"]) -> Float[Tensor, "#B #Hq Lq"]:

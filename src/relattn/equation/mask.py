@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,7 +57,7 @@ class Mask(NamedTuple):
             parts.append((query_ids.unsqueeze(-1) == key_ids.unsqueeze(-2)).unsqueeze(1))
         if self.pairs is not None:
             parts.append(self.pairs if self.pairs.dtype == torch.bool else self.pairs != -torch.inf)
-        return all_of(parts)
+        return reduce(torch.logical_and, parts) if parts else None
 
     def part(self, queries: slice, keys: slice, heads: slice = slice(None), batch: int | None = None) -> Mask:
         """The mask of some of the queries and keys, under some query heads of every batch element or of one."""
@@ -92,10 +91,8 @@ class Mask(NamedTuple):
         if highest is not None:  # the last key lies ahead of the last query; the first key ahead of the first query
             keys, queries = not holds(last_with_last <= highest), not holds(first_with_first <= highest)
         if lowest is not None:  # the first key lies too far behind the first query; the last key behind the last query
-            keys, queries = (
-                keys or not holds(first_with_first >= lowest),
-                queries or not holds(last_with_last >= lowest),
-            )
+            keys = keys or not holds(first_with_first >= lowest)
+            queries = queries or not holds(last_with_last >= lowest)
         return keys, queries
 
     def _meets_itself(self) -> bool:
@@ -135,7 +132,6 @@ class Mask(NamedTuple):
 
 
 def _beyond_diagonals(positions: Positions, origin: int) -> Bool[Tensor, "1 1 Lq Lk"]:
-    """True above the diagonal of offset `highest`, and below that of `lowest`."""
     lowest, highest = positions.lowest, positions.highest
     pairs = torch.ones(1, 1, positions.query_length, positions.key_length, dtype=torch.bool, device=positions.device)
     if highest is None:
@@ -149,9 +145,3 @@ def _beyond_diagonals(positions: Positions, origin: int) -> Bool[Tensor, "1 1 Lq
 def part_of_axes(tensor: Shaped[Tensor, "*#n"], *wanted: slice) -> Shaped[Tensor, "*#n"]:
     """The wanted part of every axis; an axis of size 1 holds for every index."""
     return tensor[tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, wanted, strict=True))]
-
-
-def all_of(conditions: Iterable[Tensor | None]) -> Tensor | None:
-    """All given conditions together; None where none is given."""
-    given = [condition for condition in conditions if condition is not None]
-    return reduce(torch.logical_and, given) if given else None

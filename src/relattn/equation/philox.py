@@ -37,7 +37,8 @@ def factors_of(problem: Problem, seed: int) -> Float[Tensor, "B Hq Lq Lk"]:
     of_batch = torch.arange(batch, device=device).view(-1, 1) * num_heads
     counted = (of_batch + torch.arange(first_head, first_head + heads, device=device)).flatten()
     rows, keys = slice(first_query, first_query + queries), slice(first_key, first_key + problem.key.shape[2])
-    return scaled_pairs(seed, kept, counted, rows, keys, problem.score_dtype()).unflatten(0, (batch, heads))
+    pairs = kept_pairs(seed, kept, counted, rows, keys, problem.score_dtype()).unflatten(0, (batch, heads))
+    return pairs.mul_(1.0 / kept) if kept > 0.0 else pairs
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
@@ -80,11 +81,3 @@ def kept_pairs(
     is_kept = torch.stack([word < int(kept * 2**32) for word in words], dim=2)
     rows = is_kept.flatten(1, 2)[:, queries.start - 4 * first : queries.stop - 4 * first]
     return rows.to(dtype)
-
-
-def scaled_pairs(
-    seed: int, kept: float, heads: Int[Tensor, "H"], queries: slice, keys: slice, dtype: torch.dtype
-) -> Float[Tensor, "H n m"]:
-    """The factors of the weights: 1 / kept where dropout keeps a pair, 0 elsewhere. Arguments as of `kept_pairs`."""
-    pairs = kept_pairs(seed, kept, heads, queries, keys, dtype)
-    return pairs.mul_(1.0 / kept) if kept > 0.0 else pairs

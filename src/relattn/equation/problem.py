@@ -136,9 +136,8 @@ class Problem(NamedTuple):
             ]
             axes.append(Axis(axis.positions, one.relative_query, *tables))
         query, key, value, pairs, key_bias, _ = given
-        return self.replace(
-            query=query, key=key, value=value, axes=tuple(axes), mask=self.mask._replace(pairs=pairs), key_bias=key_bias
-        )
+        mask = self.mask._replace(pairs=pairs)
+        return self.replace(query=query, key=key, value=value, axes=tuple(axes), mask=mask, key_bias=key_bias)
 
     def score_dtype(self) -> torch.dtype:
         """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""
@@ -214,3 +213,6 @@ class Differentiable(NamedTuple, Generic[T]):
         for relative_query, tables in self.axes:
             leaves += [relative_query, *tables]
         return leaves
+
+
+Gradients = Differentiable[Tensor | None]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.checks.tensors import check_float, check_layout, has_shape, heads_after_length, shape
+from relattn.checks.tensors import check_float, check_layout, has_shape, heads_after_length, refuse_device, shape
 from relattn.checks.values import kind_of
 from relattn.errors import ShapeError
 
@@ -34,7 +34,7 @@ def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
             f"{heads_after_length(has_shape(sinks, (queries,), (*batch, queries, heads)))}"
         )
     if sinks.device != query.device:
-        raise ValueError(f"sinks: got device {sinks.device}; expected {query.device}, the query's; move it with .to()")
+        refuse_device("sinks", sinks, query.device, "the query's")
     return sinks if sinks.dim() == 1 or len(batch) == 1 else sinks.reshape(math.prod(batch), heads, queries)
 
 

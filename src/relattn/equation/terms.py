@@ -51,12 +51,8 @@ class ScoreTerms:
         for name, tensor in (("query", self.query), ("key", self.key), ("relative_query", self.relative_query)):
             if tensor is not None and not isinstance(tensor, Tensor):
                 raise TypeError(f"ScoreTerms {name}: got {kind_of(tensor)}; expected a tensor or None")
-        for name, table, num_axes in (
-            ("relative_keys", self.relative_keys, 3),
-            ("relative_queries", self.relative_queries, 3),
-            ("relative_values", self.relative_values, 3),
-            ("bias", self.bias, 2),
-        ):
+        for name in TABLES:
+            table, num_axes = getattr(self, name), 2 if name == "bias" else 3
             if table is None:
                 continue
             if not isinstance(table, OffsetTable):

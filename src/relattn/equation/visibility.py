@@ -19,7 +19,7 @@ from relattn.equation.problem import Problem
 from relattn.equation.visible_ranges import ranges_of_numbers
 from relattn.interception import is_intercepted
 from relattn.positions.certainty import statically_true
-from relattn.positions.positions import Positions
+from relattn.positions.positions import Positions, reach_of_neighbours, reach_of_positions
 
 PAIRS = 2**22
 """The pairs of a mask of pairs that are read at a time."""
@@ -29,6 +29,8 @@ FEW = 256
 Times in ms for 2048 keys under a causal window, 1 core, pairs / sorting: 256 queries, 4 rows of keys, 1.2 / 1.9; 64
 rows, 8.7 / 25.
 """
+
+Seen = tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]
 
 
 class Visibility(NamedTuple):
@@ -68,18 +70,10 @@ class Visibility(NamedTuple):
         """The problem with zeros for keys and values that no query sees, and for queries that see no key."""
         if self.keys is None and self.queries is None:
             return problem
-        axes = tuple(
-            axis
-            if axis.relative_query is None
-            else axis.replace(relative_query=with_zeros(axis.relative_query, self.queries))
-            for axis in problem.axes
-        )
-        return problem.replace(
-            query=with_zeros(problem.query, self.queries),
-            key=with_zeros(problem.key, self.keys),
-            value=with_zeros(problem.value, self.keys),
-            axes=axes,
-        )
+        rows = ((axis, axis.relative_query) for axis in problem.axes)
+        axes = [axis if r is None else axis.replace(relative_query=with_zeros(r, self.queries)) for axis, r in rows]
+        key, value = (with_zeros(tensor, self.keys) for tensor in (problem.key, problem.value))
+        return problem.replace(query=with_zeros(problem.query, self.queries), key=key, value=value, axes=tuple(axes))
 
 
 def with_zeros(rows: Float[Tensor, "B H L D"], seen: Bool[Tensor, "#B #H #L"] | None) -> Float[Tensor, "B H L D"]:
@@ -87,18 +81,19 @@ def with_zeros(rows: Float[Tensor, "B H L D"], seen: Bool[Tensor, "#B #H #L"] | 
     return rows if seen is None else rows.masked_fill(~seen.unsqueeze(-1), 0.0)
 
 
-def keys_in_reach(positions: Positions) -> tuple[int, int]:
-    """The first key that causality and window leave to any query, and the key after the last one.
+def keys_in_reach(positions: Positions, *, of_all: bool = False) -> tuple[int, int]:
+    """The first key that causality and window leave to any query, or to all queries, and the key after the last one.
 
-    All keys where a start is not an int. All keys also in a compiled graph, which would else depend on the lengths.
+    All keys (of_all: none) where a start is not an int. Also in a compiled graph, which would else depend on the
+    lengths.
     """
-    origin, first, end = positions.known_origin, 0, positions.key_length
+    origin, first, end, last = positions.known_origin, 0, positions.key_length, positions.query_length - 1
     if origin is None or torch.compiler.is_compiling():
-        return first, end
+        return first, 0 if of_all else end
     if positions.lowest is not None:
-        first = max(positions.lowest - origin, 0)
+        first = max(positions.lowest - origin + (last if of_all else 0), 0)
     if positions.highest is not None:
-        end = min(positions.highest - origin + positions.query_length, end)
+        end = min(positions.highest - origin + 1 + (0 if of_all else last), end)
     return (first, end) if first < end else (0, 0)
 
 
@@ -122,11 +117,9 @@ def within_segments(mask: Mask) -> Positions | None:
         return None
     lowest = positions.known_origin + int((first - query)[seeing].min())
     highest = positions.known_origin + int((end - 1 - query)[seeing].max())
-    closer = replace(
-        positions,
-        lowest=lowest if positions.lowest is None else max(lowest, positions.lowest),
-        highest=highest if positions.highest is None else min(highest, positions.highest),
-    )
+    lowest = lowest if positions.lowest is None else max(lowest, positions.lowest)
+    highest = highest if positions.highest is None else min(highest, positions.highest)
+    closer = replace(positions, lowest=lowest, highest=highest)
     return None if closer == positions else closer
 
 
@@ -152,7 +145,7 @@ def _by_key_head(seen: Bool[Tensor, "#B #Hq #Lk"], key_heads: int) -> Bool[Tenso
     return seen if seen.shape[1] == 1 or seen.shape[1] == key_heads else seen.unflatten(1, (key_heads, -1)).any(dim=2)
 
 
-def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq Lq"]]:
+def _by_blocks(mask: Mask, batch: int) -> Seen:
     """Reads every pair, PAIRS at a time, because a mask of pairs has no order to search in.
 
     It reads them as bytes: on a CPU PyTorch finds the largest byte 30 times as fast as `any` and `all` reduce booleans.
@@ -172,7 +165,7 @@ def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool
     return keys.bool(), torch.cat(queries, dim=-1).bool()
 
 
-def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]:
+def _by_sorting(mask: Mask) -> Seen:
     """Which keys some query sees, and which queries see some key, without looking at pairs: O(L log L) time.
 
     A mask of pairs has one row for all queries: it hides keys, as the key mask does.
@@ -199,31 +192,18 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     return keys, _meets(query, query_ids, key, key_ids, kept, lowest, highest)
 
 
-def _by_counting(
-    positions: Positions, kept: Bool[Tensor, "#B #Hq #Lk"]
-) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq #Lq"]]:
+def _by_counting(positions: Positions, kept: Bool[Tensor, "#B #Hq #Lk"]) -> Seen:
     """The same on contiguous positions, where a query reaches the keys of one range, and a key the queries of one."""
     lowest, highest, origin = positions.lowest, positions.highest, positions.known_origin
     assert origin is not None
-    of_queries = None if lowest is None else lowest - origin, None if highest is None else highest - origin
-    of_keys = tuple(None if limit is None else -limit for limit in reversed(of_queries))
-    first, end = _reach(positions.key_length, positions.query_length, of_keys, kept.device)
+    lowest, highest = (None if limit is None else limit - origin for limit in (lowest, highest))
+    back, ahead = (None if limit is None else -limit for limit in (highest, lowest))
+    first, end = reach_of_neighbours(positions.key_length, positions.query_length, back, ahead, kept.device)
     keys = kept & (first < end)
-    first, end = _reach(positions.query_length, positions.key_length, of_queries, kept.device)
+    first, end = reach_of_neighbours(positions.query_length, positions.key_length, lowest, highest, kept.device)
     kept = kept.expand(-1, -1, positions.key_length)
     before = F.pad(kept.cumsum(-1), (1, 0))  # how many are kept before each key
     return keys, before[..., end] > before[..., first]
-
-
-def _reach(
-    length: int, others: int, limits: tuple[int | None, ...], device: torch.device
-) -> tuple[Int64[Tensor, "length"], Int64[Tensor, "length"]]:
-    """Of each of `length` elements: the first one that it reaches of the others, and the one after the last."""
-    element = torch.arange(length, device=device)
-    lowest, highest = limits
-    first = torch.zeros_like(element) if lowest is None else (element + lowest).clamp(0, others)
-    end = torch.full_like(element, others) if highest is None else (element + highest + 1).clamp(0, others)
-    return first, end
 
 
 def _meets(
@@ -243,11 +223,7 @@ def _meets(
     count = others.shape[-1]
     in_order, order = others.sort(dim=-1)
     rank = order.argsort(dim=-1)
-    start, end = torch.zeros_like(positions), torch.full_like(positions, count)
-    if first is not None:
-        start = torch.searchsorted(in_order, positions + first)
-    if last is not None:
-        end = torch.searchsorted(in_order, positions + last, right=True)
+    start, end = reach_of_positions(positions, in_order, first, last)
     known_ids = other_ids.sort(dim=-1).values
     line = torch.searchsorted(known_ids, other_ids) * (count + 1) + rank
     line = line.masked_fill(~kept, (count + 1) ** 2).sort(dim=-1).values  # the dropped ones go to the end

@@ -6,8 +6,9 @@ positions are arithmetic and stand elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -120,13 +121,11 @@ class VisibleBlocks:
 
 
 def _sides(segment_ids: Segments | None) -> tuple[Tensor | None, Tensor | None]:
-    """The ids of queries and of keys."""
     query_ids, key_ids = segment_ids if isinstance(segment_ids, (tuple, list)) else (segment_ids, segment_ids)
     return query_ids, key_ids
 
 
 def _versions(masks: tuple[Tensor | None, ...]) -> list[int]:
-    """How often each mask was changed in place."""
     return [mask._version for mask in masks if mask is not None]
 
 
@@ -171,19 +170,12 @@ def _of_pairs(pairs: AttentionMask, *, alone: bool) -> UInt8[Tensor, "*#B #Hq m 
     return _smallest(_smallest(attends, -2), -1) + _largest(_largest(attends, -2), -1)
 
 
-def _smallest(numbers: Tensor, dim: int) -> Tensor:
-    """Of each block along an axis."""
-    return torch.cat([part.amin(dim) for part in _blocks(numbers, dim)], dim)
-
-
-def _largest(numbers: Tensor, dim: int) -> Tensor:
-    """Of each block along an axis."""
-    return torch.cat([part.amax(dim) for part in _blocks(numbers, dim)], dim)
-
-
-def _blocks(numbers: Tensor, dim: int) -> list[Tensor]:
-    """The whole blocks along an axis, and the rest: [..., blocks, SIZE, ...], where the axis SIZE has number `dim`."""
+def _of_blocks(reduce: Callable[[Tensor, int], Tensor], numbers: Tensor, dim: int) -> Tensor:
+    """Of each block along an axis: the whole blocks [..., blocks, SIZE, ...], and the rest."""
     length = numbers.shape[dim]
     whole = length - length % SIZE
-    parts = numbers.split([whole, length - whole], dim)
-    return [part.unflatten(dim, (-1, min(SIZE, part.shape[dim]))) for part in parts if part.shape[dim]]
+    parts = [part for part in numbers.split([whole, length - whole], dim) if part.shape[dim]]
+    return torch.cat([reduce(part.unflatten(dim, (-1, min(SIZE, part.shape[dim]))), dim) for part in parts], dim)
+
+
+_smallest, _largest = partial(_of_blocks, torch.amin), partial(_of_blocks, torch.amax)

@@ -19,6 +19,8 @@ from relattn.equation.mask import Mask
 from relattn.equation.visible_blocks import NOTHING, SIZE, blocks_of_pairs
 from relattn.positions.positions import Positions
 
+LEAST, MOST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+
 
 class VisibleRanges(NamedTuple):
     """The first that may be seen, and the one after the last: of keys for each query, of queries for each key. Where
@@ -53,19 +55,15 @@ def _of_positions(positions: Positions) -> tuple[Int32[Tensor, "#B 1 Lq 2"], Int
     queries, keys = positions.query_positions(), positions.key_positions()
     rows = max(len(side) if side.dim() == 2 else 1 for side in (queries, keys))
     queries, keys = (side.expand(rows, -1).contiguous() for side in (queries, keys))
-    numbers = torch.iinfo(torch.int64)
-    low, high = torch.full_like(queries, numbers.min), torch.full_like(queries, numbers.max)
-    if positions.lowest is not None:
-        low = queries + positions.lowest
-    if positions.highest is not None:
-        high = queries + positions.highest
+    low, high = (
+        torch.full_like(queries, most) if limit is None else queries + limit
+        for limit, most in ((positions.lowest, LEAST), (positions.highest, MOST))
+    )
     return ranges_of_numbers(keys, keys, low, high), ranges_of_numbers(high, low, keys, keys)
 
 
 def _of_ids(mask: Mask) -> tuple[Int32[Tensor, "B 1 Lq 2"], Int32[Tensor, "B 1 Lk 2"]]:
-    """By segments and key mask. A key that is left out has no id: it is below all others where the largest are asked
-    for, and above them where the smallest are.
-    """
+    """By segments and key mask. A key that is left out has no id: it changes neither the largest nor the smallest."""
     if mask.segments is None:
         assert mask.key_mask is not None
         key_ids = mask.key_mask.new_zeros(mask.key_mask.shape, dtype=torch.int64)
@@ -74,8 +72,7 @@ def _of_ids(mask: Mask) -> tuple[Int32[Tensor, "B 1 Lq 2"], Int32[Tensor, "B 1 L
         query_ids, key_ids = (ids.long().contiguous() for ids in mask.segments)
     low = high = key_ids
     if mask.key_mask is not None:
-        numbers = torch.iinfo(torch.int64)
-        low, high = (key_ids.masked_fill(~mask.key_mask, number) for number in (numbers.min, numbers.max))
+        low, high = (key_ids.masked_fill(~mask.key_mask, number) for number in (LEAST, MOST))
     return ranges_of_numbers(low, high, query_ids, query_ids), ranges_of_numbers(query_ids, query_ids, high, low)
 
 

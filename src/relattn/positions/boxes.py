@@ -32,18 +32,9 @@ class Box(NamedTuple):
         return prod(self.sizes)
 
     @property
-    def elements(self) -> slice:
-        """Which of the side's elements they are."""
-        return slice(self.start, self.start + self.count)
-
-    @property
     def reach(self) -> int:
         """How far the last element stands beyond the first."""
         return sum(step * (size - 1) for step, size in zip(self.steps, self.sizes, strict=True))
-
-    def reversed(self, length: int) -> Box:
-        """Minus the positions, seen from the last of the side's `length` elements."""
-        return Box(length - self.start - self.count, -(self.position + self.reach), self.sizes, self.steps)
 
 
 def units(place: Position) -> tuple[int, ...] | None:
@@ -60,7 +51,6 @@ def units(place: Position) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=1024)
 def _units_of(terms: tuple[tuple[int, int, int], ...]) -> tuple[int, ...] | None:
-    """`units` of digits."""
     if any(step < 0 for step, _, _ in terms):
         return None
     found = sorted({1, *(unit for _, repeat, length in terms for unit in (repeat, repeat * length))})

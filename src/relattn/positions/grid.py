@@ -82,11 +82,7 @@ class GridPositions:
 
 
 def grid(
-    *sizes: int,
-    names: tuple[str, ...] | None = None,
-    prefix_tokens: int = 0,
-    first: int = 0,
-    length: int | None = None,
+    *sizes: int, names: tuple[str, ...] | None = None, prefix_tokens: int = 0, first: int = 0, length: int | None = None
 ) -> dict[str, GridPositions]:
     """Where the elements of a grid stand, row by row: element i of height x width has y = i // width, x = i % width.
 
@@ -106,10 +102,8 @@ def grid(
     """
     checked = [check_size("grid sizes", size) for size in sizes]
     names = _checked_names(checked, names)
-    prefix_tokens, first = (
-        check_size("grid prefix_tokens", prefix_tokens, least=0),
-        check_size("grid first", first, least=0),
-    )
+    prefix_tokens = check_size("grid prefix_tokens", prefix_tokens, least=0)
+    first = check_size("grid first", first, least=0)
     whole = prefix_tokens + prod(checked)
     length = None if length is None else check_size("grid length", length, least=0)
     if first + (length or 0) > whole:

@@ -177,12 +177,9 @@ def _sum(axes: str, places: list[Position], strides: list[int], length: int, dev
     if len(digits) == len(places) and all(
         place.first == digits[0].first and place.prefix_tokens == digits[0].prefix_tokens for place in digits
     ):
-        terms = [
-            (stride * step, repeat, count)
-            for place, stride in zip(digits, strides, strict=True)
-            for step, repeat, count in place.terms
-        ]
-        start = sum(stride * place.start for place, stride in zip(digits, strides, strict=True))
+        sides = list(zip(digits, strides, strict=True))
+        terms = [(stride * step, repeat, count) for place, stride in sides for step, repeat, count in place.terms]
+        start = sum(stride * place.start for place, stride in sides)
         return replace(digits[0], terms=tuple(terms), start=start)
     if any(place.prefix_tokens for place in digits):
         raise ValueError(

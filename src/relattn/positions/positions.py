@@ -24,6 +24,7 @@ LONGEST_SPAN = 2**24
 """More rows than any sequence needs. Only gaps between explicit positions give so many, and every row costs memory."""
 
 Window = tuple[int | None, int | None]
+Start = int | Int64[Tensor, ""]
 
 
 def limits(is_causal: bool, window: Window | None) -> tuple[int | None, int | None]:
@@ -35,7 +36,7 @@ def limits(is_causal: bool, window: Window | None) -> tuple[int | None, int | No
 class Span(NamedTuple):
     """The offsets first, first + 1, ..., first + count - 1; count is at least 1."""
 
-    first: int | Int64[Tensor, ""]
+    first: Start
     count: int
 
     def offsets(self, device: torch.device) -> Int64[Tensor, "count"]:
@@ -124,13 +125,9 @@ class Positions:
 
     def part(self, queries: slice, keys: slice, batch: int | None = None) -> Positions:
         """Where some of the queries and keys stand; in one batch element where `batch` is given."""
+        lengths = {"query_length": queries.stop - queries.start, "key_length": keys.stop - keys.start}
         return replace(
-            self,
-            query=self.query.part(queries, batch),
-            key=self.key.part(keys, batch),
-            query_length=queries.stop - queries.start,
-            key_length=keys.stop - keys.start,
-            memo=None,
+            self, query=self.query.part(queries, batch), key=self.key.part(keys, batch), **lengths, memo=None
         )
 
     @property
@@ -181,19 +178,13 @@ class Positions:
                 "for the rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or "
                 "zeroes"
             )
-        query, key = (
-            self.query_positions()[..., self.prefix_tokens[0] :],
-            self.key_positions()[..., self.prefix_tokens[1] :],
-        )
+        prefix_queries, prefix_keys = self.prefix_tokens
+        query, key = self.query_positions()[..., prefix_queries:], self.key_positions()[..., prefix_keys:]
         batch = torch.broadcast_shapes(query.shape[:-1], key.shape[:-1])
         query, key = query.expand(*batch, -1).contiguous(), key.expand(*batch, -1).sort().values
         if query.numel() == 0:  # no batch element
             return 0, -1
-        first, end = torch.zeros_like(query), torch.full_like(query, key.shape[-1])
-        if self.lowest is not None:
-            first = torch.searchsorted(key, query + self.lowest)
-        if self.highest is not None:
-            end = torch.searchsorted(key, query + self.highest, right=True)
+        first, end = reach_of_positions(query, key, self.lowest, self.highest)
         seeing = first < end
         if not seeing.any():
             return 0, -1
@@ -213,13 +204,10 @@ class Positions:
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
         if statically_true(last - first >= LONGEST_SPAN):
-            beside = self.axis != SEQUENCE
+            axis, window = (f" on the axis {self.axis!r}", "") if self.axis != SEQUENCE else ("", "set a window, or ")
             raise ValueError(
-                f"query_position, key_position: offsets {first}..{last} are visible"
-                + (f" on the axis {self.axis!r}" if beside else "")
-                + f", more than the {LONGEST_SPAN} that an encoding makes rows for; "
-                + ("" if beside else "set a window, or ")
-                + "number the positions with smaller gaps"
+                f"query_position, key_position: offsets {first}..{last} are visible{axis}, more than the "
+                f"{LONGEST_SPAN} that an encoding makes rows for; {window}number the positions with smaller gaps"
             )
         return Span(first, last - first + 1) if first <= last else Span(0, 1)
 
@@ -248,3 +236,25 @@ class Positions:
 
 def _prefix_tokens(side: Position) -> int:
     return side.prefix_tokens if isinstance(side, GridPositions) else 0
+
+
+def reach_of_positions(
+    query: Int64[Tensor, "*B n"], key: Int64[Tensor, "*B m"], lowest: int | None, highest: int | None
+) -> tuple[Int64[Tensor, "*B n"], Int64[Tensor, "*B n"]]:
+    """For each query the first of the ascending keys that it reaches by its offset, and the one after the last."""
+    first, end = torch.zeros_like(query), torch.full_like(query, key.shape[-1])
+    if lowest is not None:
+        first = torch.searchsorted(key, query + lowest)
+    if highest is not None:
+        end = torch.searchsorted(key, query + highest, right=True)
+    return first, end
+
+
+def reach_of_neighbours(
+    length: int, others: int, lowest: int | Tensor | None, highest: int | Tensor | None, device: torch.device
+) -> tuple[Int64[Tensor, "length"], Int64[Tensor, "length"]]:
+    """The same of `length` elements, by the offset of their numbers to those of the others."""
+    element = torch.arange(length, device=device)
+    first = torch.zeros_like(element) if lowest is None else (element + lowest).clamp(0, others)
+    end = torch.full_like(element, others) if highest is None else (element + highest + 1).clamp(0, others)
+    return first, end

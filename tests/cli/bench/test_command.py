@@ -116,7 +116,7 @@ def test_who_is_too_slow_is_given_up(monkeypatch):
         (["--encodings", "tango"], "--encodings: got 'tango'; expected one of"),
         (["--lengths", "64,x"], "--lengths: got '64,x'; expected whole numbers separated by commas, such as 512,1024"),
         (["--head-dims", "0"], "--head-dims: got 0; expected an int of at least 1"),
-        (["--patience", "-3"], "--patience: got -3.0; expected a positive number"),
+        (["--patience", "-3"], "--patience: got -3.0; expected a finite number above 0"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(arguments, said):

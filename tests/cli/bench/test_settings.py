@@ -63,8 +63,8 @@ def test_encodings_on_axes_come_once_and_go_with_both_directions():
         ({"modes": ("backward",)}, "modes: got 'backward'; expected one of 'forward', 'training', 'decoding'"),
         ({"dtype": "int8"}, "dtype: got 'int8'; expected one of 'float64', 'float32', 'bfloat16', 'float16'"),
         ({"device": "tpu"}, "device: got 'tpu'; expected one of 'cpu', 'cuda'"),
-        ({"seconds": 0.0}, r"seconds: got 0\.0; expected a positive number"),
-        ({"patience": float("nan")}, "patience: got nan; expected a positive number"),
+        ({"seconds": 0.0}, r"seconds: got 0\.0; expected a finite number above 0"),
+        ({"patience": float("nan")}, "patience: got nan; expected a finite number above 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(given, said):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import relattn
+from measure.studies.ratios import pairs
 from relattn.cli.bench.case import make_case, step
 from relattn.cli.bench.relattn_candidates import arguments
 from relattn.cli.bench.workload import ENCODINGS, Workload
@@ -91,9 +92,9 @@ def test_pairs_are_those_that_are_visible(window, causal):
     work = replace(workload(length=12, causal=causal, mode="forward"), window=window)
     case = make_case(work)
     weights = relattn.attention_weights(case.query, case.key, case.value, is_causal=causal, window=work.sides)
-    assert (weights[0, 0] > 0).sum() == work.pairs
+    assert (weights[0, 0] > 0).sum() == pairs(work)
     one = replace(work, mode="decoding", causal=True)
-    assert one.pairs == 1 + min(11, 11 if window is None else window)
+    assert pairs(one) == 1 + min(11, 11 if window is None else window)
 
 
 def test_under_a_window_a_table_has_rows_for_what_is_visible():

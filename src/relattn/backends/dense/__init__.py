@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
@@ -30,6 +30,9 @@ MANY_SCORES = 2**24
 """From this many scores on the softmax overwrites them, this many at a time. So no second tensor of their size is held.
 """
 
+Scores = Float[Tensor, "B Hq Lq Lk"]
+Outputs = Float[Tensor, "B Hq Lq Dv"]
+
 
 class DenseBackend:
     """S and softmax(S) as tensors, in O(Lq Lk) memory, by differentiable torch operations.
@@ -53,8 +56,9 @@ class DenseBackend:
         if lse is not None and key_shift is not None:
             lse = lse + key_shift
         weights = _softmax(scores)
-        if problem.dropout_p > 0.0:
-            weights = _dropout(weights, problem)
+        if problem.dropout_p > 0.0:  # by the problem's seed where it has one, else as torch's generator draws
+            seed = problem.seed
+            weights = F.dropout(weights, problem.dropout_p) if seed is None else weights * factors_of(problem, seed)
         output = value_sums(weights, problem.value, visibility.keys)
         # Only visible pairs have their own column in a strip: a row without visible pairs must not enter it.
         if alive is not None and any(axis.relative_values is not None for axis in problem.axes):
@@ -65,7 +69,7 @@ class DenseBackend:
             lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
         return output.to(problem.output_dtype), lse
 
-    def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+    def weights(self, problem: Problem) -> Scores:
         """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
         scores, visibility, key_shift = _masked_scores(problem)
         lse = None if problem.sinks is None else scores.logsumexp(dim=-1)
@@ -75,9 +79,7 @@ class DenseBackend:
         return weights.to(problem.output_dtype)
 
 
-def add_relative_values(
-    output: Float[Tensor, "B Hq Lq Dv"], weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem
-) -> Float[Tensor, "B Hq Lq Dv"]:
+def add_relative_values(output: Outputs, weights: Scores, problem: Problem) -> Outputs:
     """output_i + sum_j w_ij RV[d]. The weights of hidden pairs are zero."""
     for axis in problem.axes:
         if axis.relative_values is not None:
@@ -86,14 +88,7 @@ def add_relative_values(
     return output
 
 
-def _dropout(weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
-    """The weights with dropout: by the problem's seed where it has one, else as torch's generator draws."""
-    if problem.seed is None:
-        return F.dropout(weights, problem.dropout_p)
-    return weights * factors_of(problem, problem.seed)
-
-
-def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
+def _softmax(scores: Scores) -> Scores:
     """softmax(S). Where there are many pairs and no graph needs S, it overwrites S, a few heads at a time."""
     looked_at = scores.requires_grad or torch.compiler.is_compiling() or under_torch_func()
     if looked_at or scores.numel() < MANY_SCORES or not scores.is_contiguous():
@@ -104,9 +99,7 @@ def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]
     return scores
 
 
-def _masked_scores(
-    problem: Problem,
-) -> tuple[Float[Tensor, "B Hq Lq Lk"], Visibility, Float[Tensor, "#B #Hq #Lq"] | None]:
+def _masked_scores(problem: Problem) -> tuple[Scores, Visibility, Float[Tensor, "#B #Hq #Lq"] | None]:
     """S' - c with -inf where a pair may not attend; which keys and queries have a pair left; and c, None for 0.
 
     A row without a pair is left unmasked. Its scores stay finite, so no gradient gets a NaN. Padding is set to zero
@@ -115,13 +108,16 @@ def _masked_scores(
     hidden = problem.mask.hidden()
     visibility = Visibility.of_pairs(problem.mask, hidden, problem.key.shape[1])
     scores, key_shift = unmasked_scores(visibility.cleaned(problem) if torch.is_grad_enabled() else problem)
-    if hidden is None:
-        return scores, visibility, key_shift
-    scores = _fill_hidden(scores, hidden if visibility.queries is None else hidden & visibility.queries.unsqueeze(-1))
+    if hidden is not None and visibility.queries is not None:
+        hidden = hidden & visibility.queries.unsqueeze(-1)
+    if hidden is not None:  # in place as in `add`
+        scores = (
+            scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
+        )
     return scores, visibility, key_shift
 
 
-def unmasked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Float[Tensor, "#B #Hq #Lq"] | None]:
+def unmasked_scores(problem: Problem) -> tuple[Scores, Float[Tensor, "#B #Hq #Lq"] | None]:
     """S' - c, with what a float mask adds, of all pairs, hidden ones too; and c, None for 0."""
     scores, key_shift = _scores(problem), None
     if problem.softcap is not None:
@@ -135,7 +131,7 @@ def unmasked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Floa
     return scores, key_shift
 
 
-def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+def _scores(problem: Problem) -> Scores:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d]."""
     dtype = problem.score_dtype()
     query = problem.query.to(dtype) * problem.scale
@@ -154,14 +150,7 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     return scores
 
 
-def _fill_hidden(
-    scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq Lk"]
-) -> Float[Tensor, "B Hq Lq Lk"]:
-    """-inf where hidden, like `add`."""
-    return scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
-
-
-def _relative_query_products(problem: Problem, table: OffsetTable, positions: Positions) -> Float[Tensor, "B Hq Lq Lk"]:
+def _relative_query_products(problem: Problem, table: OffsetTable, positions: Positions) -> Scores:
     """scale * RQ[d] . k_j: for one query each key's own row; else a strip with one row per key, of Lq + Lk - 1 numbers.
 
     With few queries the keys are taken one block at a time, because a strip for all keys would be quadratic in the
@@ -171,8 +160,7 @@ def _relative_query_products(problem: Problem, table: OffsetTable, positions: Po
     key = problem.key.to(dtype) * problem.scale
     key = key if problem.num_groups() == 1 else key.repeat_interleave(problem.num_groups(), dim=1)
     if positions.query_length == 1 and positions.origin is not None:
-        first, count = positions.origin, positions.key_length
-        rows = table.to(dtype).rows(first, count)
+        rows = table.to(dtype).rows(positions.origin, positions.key_length)
         return (key * rows).sum(-1).unsqueeze(-2)
     at_once = max(positions.query_length, KEYS_AT_ONCE)
     if torch.compiler.is_compiling() or positions.key_length <= 2 * at_once:
@@ -183,9 +171,7 @@ def _relative_query_products(problem: Problem, table: OffsetTable, positions: Po
     return torch.cat(blocks, dim=-1)
 
 
-def _strip_products(
-    key: Float[Tensor, "B H Lk D"], table: OffsetTable, positions: Positions
-) -> Float[Tensor, "B H Lq Lk"]:
+def _strip_products(key: Float[Tensor, "B H Lk D"], table: OffsetTable, positions: Positions) -> Scores:
     """RQ[d] . k_j by a strip of all of these keys."""
     arranged = arrange_by_key(table, positions, key.dtype)
     return arranged.spread(row_products(key, arranged.rows)).transpose(-1, -2)

@@ -31,9 +31,7 @@ class Arrangement(Protocol):
         ...
 
     def bias_strip(self, height: int) -> Float[Tensor, "H L R"]:
-        """The strip of a bias: the rows for each of `height` queries, or only once if `added` takes them for all
-        queries.
-        """
+        """The strip of a bias: the rows for each of `height` queries, or once if `added` takes them for all."""
         ...
 
     def spread(self, strip: Float[Tensor, "#B #H L R"]) -> Float[Tensor, "#B #H L Lk"]:
@@ -110,9 +108,7 @@ def _width(num_rows: int, num_columns: int) -> int:
 
 
 def _narrowest(num_rows: int, num_columns: int, collects: bool) -> int:
-    """The width of the narrowest strip from which num_rows x num_columns pairs can be read, or laid into without
-    overlap.
-    """
+    """The width of the narrowest strip from which pairs can be read, or into which they can be laid."""
     return max(num_columns + 1 if collects and num_rows > 1 else num_columns, 1)
 
 
@@ -252,8 +248,6 @@ class _GatherColumns(torch.autograd.Function):
 
 
 class _SumColumns(torch.autograd.Function):
-    """sum_columns, differentiable."""
-
     generate_vmap_rule = True
 
     @staticmethod

@@ -77,9 +77,8 @@ class InBoxes(NamedTuple):
             return None
         first, last = positions.visible
         assert isinstance(first, int) and isinstance(last, int)
-        assert isinstance(query, (ContiguousPositions, GridPositions)) and isinstance(
-            key, (ContiguousPositions, GridPositions)
-        )
+        kinds = (ContiguousPositions, GridPositions)
+        assert isinstance(query, kinds) and isinstance(key, kinds)
         if last - first > 2 * (table.num_rows + positions.query_length + positions.key_length):
             return None
         if positions.prefix_tokens != (0, 0):  # one row beyond each end, for their offsets
@@ -133,8 +132,6 @@ class _Add(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """scores[i, j] = strip[i, index of the pair]."""
-
     @staticmethod
     def forward(strip: Tensor, layout: Layout) -> Tensor:
         counts = (sum(box.count for box in side) for side in (layout.rows, layout.columns))

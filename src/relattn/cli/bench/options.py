@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -37,28 +38,24 @@ Patience = Annotated[
 ]
 
 
-def chosen(
-    encodings: Text, lengths: Text, causal: Text, modes: Text, head_dims: Text, heads: Text, batches: Text,
-    dtype: Text, device: Text, seconds: Number, patience: Number,
-) -> dict[str, Any]:  # fmt: skip
-    """What was given, by the names of the settings.
+READ: dict[str, Callable[[Any], object]] = {
+    "encodings": names,
+    "lengths": partial(numbers, "lengths", such_as="512,1024"),
+    "causal": names,
+    "modes": names,
+    "head_dims": partial(numbers, "head_dims", such_as="64,128"),
+    "heads": partial(numbers, "heads", such_as="4,8"),
+    "batches": partial(numbers, "batches", such_as="1,4"),
+} | dict.fromkeys(("dtype", "device", "seconds", "patience"), lambda value: value)
+"""What is made of each option, by the names of the settings."""
+
+
+def chosen(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, by the names of the settings; arguments: those of the command by name.
 
     Raises ValueError: where numbers are expected and something else came.
     """
-    given = {
-        "encodings": names(encodings),
-        "lengths": None if lengths is None else numbers("lengths", lengths, "512,1024"),
-        "causal": names(causal),
-        "modes": names(modes),
-        "head_dims": None if head_dims is None else numbers("head_dims", head_dims, "64,128"),
-        "heads": None if heads is None else numbers("heads", heads, "4,8"),
-        "batches": None if batches is None else numbers("batches", batches, "1,4"),
-        "dtype": dtype,
-        "device": device,
-        "seconds": seconds,
-        "patience": patience,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: read(arguments[name]) for name, read in READ.items() if arguments[name] is not None}
 
 
 def asked(given: Mapping[str, Any]) -> str:

@@ -52,9 +52,8 @@ class Candidate:
 
 def relattn_call(case: Case, backend: str) -> Call:
     """O by a backend."""
-    if case.workload.decoding:
-        return _decoding(case, backend)
-    return partial(relattn.relative_attention, **arguments(case, backend))
+    by_cache = case.workload.decoding
+    return _decoding(case, backend) if by_cache else partial(relattn.relative_attention, **arguments(case, backend))
 
 
 def arguments(case: Case, backend: str) -> dict[str, object]:
@@ -117,11 +116,7 @@ def _refused_by(backend: str, workload: Workload) -> str | None:
     return None
 
 
-def _never(workload: Workload) -> str | None:
-    return None
-
-
-CANDIDATES = {FLOOR: Candidate(_floor, _never, encodes=False)} | {
+CANDIDATES = {FLOOR: Candidate(_floor, lambda workload: None, encodes=False)} | {
     candidate: Candidate(partial(relattn_call, backend=name), partial(_refused_by, name))
     for candidate, name in BACKEND_OF.items()
 }

@@ -57,7 +57,6 @@ def timed(candidate: Candidate, workload: Workload, seconds: float) -> Timing:
 
 
 def _check_patience(candidate: Candidate, workload: Workload, patience: float) -> None:
-    """Raises RuntimeError: where a step takes longer than `patience` seconds."""
     first = _step_of(candidate, workload)
     with torch.set_grad_enabled(workload.training):
         if workload.device == "cuda":

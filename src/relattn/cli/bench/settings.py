@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
 import torch
 
-from relattn.checks.values import check_choice, check_size
+from relattn.checks.values import check_choice, check_positive, check_size
 from relattn.cli.bench.workload import DECODING, ENCODINGS, MODES, ON_AXES, Workload
 
 CAUSAL = {"no": False, "yes": True}
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raises ValueError: for a number that is not positive and finite."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name}: got {value!r}; expected a positive number")
 
 
 def _device() -> str:
@@ -84,11 +77,9 @@ class Settings:
         """The workloads of the grid at length 1, in the order of the tables."""
         grid = product(self.encodings, self.head_dims, self.heads, self.batches, self.causal, modes)
         yield from dict.fromkeys(
-            Workload(
-                encoding, 1, width, heads, mode == DECODING or CAUSAL[causal], mode, self.dtype, self.device, batch
-            )
-            for encoding, width, heads, batch, causal, mode in grid
-            if not (CAUSAL[causal] and encoding in ON_AXES)
+            Workload(encoding, 1, width, heads, mode == DECODING or CAUSAL[past], mode, self.dtype, self.device, batch)
+            for encoding, width, heads, batch, past, mode in grid
+            if not (CAUSAL[past] and encoding in ON_AXES)
         )
 
     def workloads(self) -> Iterator[Workload]:

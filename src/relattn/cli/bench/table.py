@@ -23,7 +23,6 @@ def tables(figures: Sequence[Figure]) -> Iterator[Table]:
 
 
 def _times(family: Workload, figures: Sequence[Figure]) -> Table:
-    """One section per length."""
     table = titled(family.family_name)
     for name in ("L", "candidate"):
         table.add_column(name, no_wrap=True)

@@ -42,11 +42,6 @@ class Spread:
         """Whether the quartiles lie within 10 % of the median."""
         return self.relative <= UNSTEADY
 
-    @property
-    def doubt(self) -> str:
-        """Half the distance of the quartiles, for the text after the median; empty where it is steady."""
-        return "" if self.is_steady else f" ±{(self.upper - self.lower) / 2:.2f}"
-
 
 @dataclass(frozen=True)
 class Timing:
@@ -73,16 +68,15 @@ def interleaved(floor: Callable[[], object], candidate: Callable[[], object], se
     floor()
     candidate()
     wait(device)
-    rounds = [_round(lambda: timed(floor), lambda: timed(candidate), seconds)]
-    while len(rounds) < MOST_ROUNDS and Spread.of(_ratios(rounds[-1])).relative > UNSTEADY:
+    rounds: list[list[_Pair]] = []
+    while not rounds or (len(rounds) < MOST_ROUNDS and not Spread.of(_ratios(rounds[-1])).is_steady):
         rounds.append(_round(lambda: timed(floor), lambda: timed(candidate), seconds))
     kept = min(rounds, key=lambda pairs: Spread.of(_ratios(pairs)).relative)
     processor = None
     if all(theirs.processor for theirs, _ in kept):  # CUDA's clock, or a coarse one, does not show it
         processor = Spread.of([ours.processor / theirs.processor for theirs, ours in kept])
-    return Timing(
-        Spread.of([ours.clock for _, ours in kept]), Spread.of(_ratios(kept)), processor, len(kept), len(rounds)
-    )
+    clock = Spread.of([ours.clock for _, ours in kept])
+    return Timing(clock, Spread.of(_ratios(kept)), processor, len(kept), len(rounds))
 
 
 class _Time(NamedTuple):

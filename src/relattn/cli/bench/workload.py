@@ -12,7 +12,7 @@ TRAINING_FLOPS = 3.5
 """Matrix products of a training step divided by those of a forward pass, with the scores recomputed: 2 and 5."""
 
 ON_AXES = ("grid-bias", "decomposed", "layout")
-"""The benchmark's own encodings, for tokens with more than one coordinate; see `axes.py`."""
+"""The benchmark's own encodings, for tokens with more than one coordinate; see `case.py`."""
 ENCODINGS = (
     "none", "relative", "relative-heads", "shaw-keys", "shaw", "t5", "alibi", "transformer-xl", "rope", "key-query",
     "disentangled", *ON_AXES,
@@ -85,14 +85,6 @@ class Workload:
         return self.length if self.window is None else min(self.length, self.window + 1)
 
     @property
-    def pairs(self) -> int:
-        """The number of visible pairs of a query and a key, per head."""
-        if self.decoding:
-            return self.reach
-        past = self.reach * self.length - self.reach * (self.reach - 1) // 2
-        return past if self.causal else 2 * past - self.length
-
-    @property
     def flops(self) -> float:
         """4 B H L^2 D multiplications and additions of attention without encoding; half when causal; 3.5x to train.
 
@@ -136,6 +128,5 @@ class Workload:
 
     @property
     def _encoded(self) -> str:
-        """Encoding and window, in words."""
         window = "" if self.window is None else f", window {self.window}"
         return f"{self.encoding}{' (lowered)' if self.lowered else ''}{window}"
