@@ -63,7 +63,7 @@ def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -
         key=_to_heads(call, call.key),
         value=_to_heads(call, call.value),
         axes=tuple(axes),
-        mask=whole.mask._replace(segments=segments),
+        mask=replace(whole.mask, segments=segments),
         key_bias=key_bias if key_bias is None or key_bias.shape[1] == 1 else key_bias[:, own],
         part=counted._replace(head=own.start),
     )

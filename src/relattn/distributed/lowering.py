@@ -170,13 +170,13 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
     if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
         mask = mask[..., piece.here(), :]
     places = _places(where, keys.positions, query, key, call.within)
-    options = call.options._replace(attn_mask=mask)
+    options = replace(call.options, attn_mask=mask)
     problem = request(
         query, key, value, call.batch, places, encoding, options, keys_are_prepared=True, return_lse=True
     ).problem
     segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
     return problem.replace(
-        mask=problem.mask._replace(key_mask=keys.key_mask, segments=segments),
+        mask=replace(problem.mask, key_mask=keys.key_mask, segments=segments),
         key_bias=keys.key_bias,
         part=Part(piece.start, 0, 0, query.shape[1]),
         seed=call.seed,

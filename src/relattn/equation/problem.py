@@ -137,7 +137,7 @@ class Problem(NamedTuple):
             axes.append(Axis(axis.positions, one.relative_query, *tables))
         query, key, value, pairs, key_bias, _ = given
         return self.replace(
-            query=query, key=key, value=value, axes=tuple(axes), mask=self.mask._replace(pairs=pairs), key_bias=key_bias
+            query=query, key=key, value=value, axes=tuple(axes), mask=replace(self.mask, pairs=pairs), key_bias=key_bias
         )
 
     def score_dtype(self) -> torch.dtype:
