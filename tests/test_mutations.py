@@ -165,7 +165,7 @@ def standing(p: Problem, query: Callable[[Any], Any], key: Callable[[Any], Any])
     """Queries and keys stand elsewhere, for tables and mask alike."""
     before = p.sequence().positions
     positions = replace(before, query=moved(before.query, query), key=moved(before.key, key))
-    return retabled(p, positions=positions)._replace(mask=p.mask._replace(positions=positions))
+    return retabled(p, positions=positions)._replace(mask=replace(p.mask, positions=positions))
 
 
 def times(table: OffsetTable, factor: float) -> OffsetTable:
@@ -175,7 +175,7 @@ def times(table: OffsetTable, factor: float) -> OffsetTable:
 
 def remasked(p: Problem, **fields: Any) -> Problem:
     """Another mask."""
-    return p._replace(mask=p.mask._replace(**fields))
+    return p._replace(mask=replace(p.mask, **fields))
 
 
 PROBLEM_MUTATIONS: dict[str, Callable[[Problem], Problem]] = {

@@ -103,7 +103,7 @@ def test_all_arguments_go_on(function: Callable[..., Any], monkeypatch: pytest.M
         function(**given)
     assert came.pop("return_lse", False) is (function is attention_and_lse)
     options = came.pop("options")
-    assert {**came, **options._asdict()} == given
+    assert {**came, **vars(options)} == given
 
 
 ENCODINGS: dict[str, Callable[[], Any]] = {

@@ -152,7 +152,7 @@ def test_every_argument_goes_on(came: dict[str, Any]) -> None:
     }
     others: dict[str, Any] = {"is_causal": True, "enable_gqa": True, "encoding": encoding}
     varlen_attention(*inputs, starts_of([4, 2, 3]), window=(2, None), **said, **others)
-    options = came["options"]._asdict()
+    options = vars(came["options"])
     assert {name: options[name] for name in said} == said and {name: came[name] for name in others} == others
     assert options["window"] == (2, 3) and options["segment_ids"].tolist() == [[0] * 4 + [1] * 2 + [2] * 3]
 

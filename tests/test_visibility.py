@@ -1,5 +1,7 @@
 """Which keys are seen, and which queries see: what is found by sorting and by blocks, beside every pair written out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -91,7 +93,7 @@ def test_a_mask_of_keys_alone_looks_at_no_pair(monkeypatch: pytest.MonkeyPatch) 
     of_keys = Mask(positions, pairs=torch.ones(BATCH, 1, 1, length, dtype=torch.bool))
     Visibility.of(of_keys, BATCH, KEY_HEADS)
     with pytest.raises(AssertionError, match="pairs were looked at"):
-        Visibility.of(of_keys._replace(pairs=torch.ones(1, 1, length, length, dtype=torch.bool)), BATCH, KEY_HEADS)
+        Visibility.of(replace(of_keys, pairs=torch.ones(1, 1, length, length, dtype=torch.bool)), BATCH, KEY_HEADS)
 
 
 def test_nothing_to_clean_leaves_the_problem_itself() -> None:
@@ -117,7 +119,7 @@ def test_one_tensor_of_segments_tells_that_queries_see_themselves(
         ContiguousPositions(0), ContiguousPositions(start), KEYS, KEYS, torch.device("cpu"), lowest, highest
     )
     mask = Mask(positions, segments=(ids, ids))
-    apart = mask._replace(segments=(ids, ids.clone()))
+    apart = replace(mask, segments=(ids, ids.clone()))
     certain = start == 0 and (lowest or 0) <= 0 <= (highest or 0)
     assert mask.may_leave_out() == (not certain, not certain)
     assert apart.may_leave_out() == (True, True)

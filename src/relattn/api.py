@@ -88,7 +88,7 @@ def relative_attention(
         attn_mask=attn_mask, key_mask=key_mask, segment_ids=segment_ids, visible_blocks=visible_blocks, window=window,
         key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale, backend=backend,
     )  # fmt: skip
-    return attend(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
+    return attend(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options, None)
 
 
 def attention_and_lse(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,7 +35,8 @@ LONG = 512
 """The queries, and the keys, of a long row of documents."""
 
 
-class Request(NamedTuple):
+@dataclass(frozen=True)
+class Request:
     """A problem, the backend that the caller named, and the caller's axes before the heads."""
 
     problem: Problem
@@ -65,14 +65,15 @@ class Request(NamedTuple):
 
     def with_dropout_origin(self, part: Part | None) -> Request:
         """The same request. Dropout counts its pairs and heads as part of a larger call, or with None by themselves."""
-        return self if part is None else self._replace(problem=self.problem.replace(part=part))
+        return self if part is None else replace(self, problem=self.problem.replace(part=part))
 
     def restore_batch(self, answer: Float[Tensor, "B *rest"]) -> Float[Tensor, "*B *rest"]:
         """An answer with the caller's axes."""
         return answer if len(self.batch) == 1 else answer.reshape(*self.batch, *answer.shape[1:])
 
 
-class Options(NamedTuple):
+@dataclass
+class Options:
     """What a call is told beside its tensors, encoding and positions; each as in `relative_attention`."""
 
     attn_mask: AttentionMask | None = None
@@ -108,7 +109,7 @@ def request_of(
     within = limits(is_causal, None if options.window is None else check_window(options.window))
     lengths = query.shape[2], key.shape[2]
     places = places_of(query_position, key_position, batch, lengths, query.device, within)
-    return request(query, key, value, batch, places, encoding, options, return_lse=return_lse)
+    return request(query, key, value, batch, places, encoding, options, keys_are_prepared=False, return_lse=return_lse)
 
 
 def checked(
@@ -167,7 +168,7 @@ def request(
     mask = _mask(options, places.sequence, batch, query, key)
     if mask.segments is not None and encoding is not None and _are_long(*mask.segments):
         closest = within_segments(mask) or mask.positions
-        places, mask = Places(closest, places.others), mask._replace(positions=closest)
+        places, mask = Places(closest, places.others), replace(mask, positions=closest)
     terms, callers_key, closer = NOTHING, key, None
     try:
         if isinstance(encoding, ScoreTerms):
@@ -188,9 +189,15 @@ def request(
             keys_are_prepared=keys_are_prepared, return_lse=return_lse,
         )  # fmt: skip
     rewritten_from = None if terms.query is None else query  # the caller's own, before the encoding rewrote it
-    axes = [_axis(places.sequence, terms, rewritten_from)]
-    for names, part in terms.axes.items():
-        axes.append(_axis(places.on(names, "encoding"), part, rewritten_from))
+    axes = []
+    for names, part in (((), terms), *terms.axes.items()):
+        positions = places.on(names, "encoding") if names else places.sequence
+        r, tables = part.relative_query, []
+        if r is None and part.relative_keys is not None:
+            r = rewritten_from
+        for table in (part.relative_keys, part.relative_queries, part.relative_values, part.bias):
+            tables.append(None if table is None else table.rows_met_by(positions))
+        axes.append(Axis(positions, r, *tables))
     softcap, key_bias, sinks = options.softcap, options.key_bias, options.sinks
     problem = Problem(
         query=query if terms.query is None else terms.query,
@@ -250,16 +257,6 @@ def _blocks(options: Options, batch: tuple[int, ...]) -> Blocks | None:
         None if key_ids is None else key_ids.reshape(-1, *key_ids.shape[-2:]),
         None if pairs is None else _flatten_mask(pairs, batch),
     )
-
-
-def _axis(positions: Positions, terms: ScoreTerms, rewritten_from: Float[Tensor, "B Hq Lq D"] | None) -> Axis:
-    """An axis of the problem; r is the caller's query where an encoding rewrote it."""
-    r, tables = terms.relative_query, []
-    if r is None and terms.relative_keys is not None:
-        r = rewritten_from
-    for table in (terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias):
-        tables.append(None if table is None else table.rows_met_by(positions))
-    return Axis(positions, r, *tables)
 
 
 def _flatten_batch(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:

@@ -50,10 +50,9 @@ def refuse_graph() -> None:
 
 
 def is_watched() -> bool:
-    """Whether anything but autograd sees the operations of a call, or changes them, whatever its tensors are."""
+    """Whether anything but autograd and a compiler sees the operations of a call, or changes them."""
     return (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateImportUsage]
         or forward_ad._current_level >= 0
@@ -63,6 +62,7 @@ def is_watched() -> bool:
     )
 
 
+@constant_in_graphs
 def refuse_trace() -> None:
     """Raises UnsupportedError: under torch.jit.trace, which keeps the lengths of its example and is wrong at others."""
     if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]

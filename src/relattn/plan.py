@@ -101,13 +101,15 @@ def attend(
     query_position: PositionsLike,
     key_position: PositionsLike,
     options: Options,
-    part: Part | None = None,
+    part: Part | None,
 ) -> Float[Tensor, "*B Hq Lq Dv"]:
     """O of the arguments of `relative_attention`: by their plan, or as `request_of` does it.
 
     part: of which larger call dropout counts the pairs.
     """
-    read = _read_of_call(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
+    read = None
+    if not torch.compiler.is_compiling():  # a graph has no plan, and would keep a guard for each function on the way
+        read = _read_of_call(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     known = None if read is None else KNOWN.get(read)
     if known is not None:
         return _planned(known, query, key, value, encoding, options)
@@ -144,13 +146,12 @@ def _read_of_call(
     query_position: object, key_position: object, options: Options,
 ) -> Hashable | None:  # fmt: skip
     """What is read of a call before its encoding is asked; None where the call has no plan."""
-    attn_mask, key_mask, segment_ids, visible_blocks, window, key_bias, softcap, sinks, dropout_p, scale, backend = (
-        options
-    )
+    window, softcap, scale, backend = options.window, options.softcap, options.scale, options.backend
     if is_watched() or not (
-        attn_mask is key_mask is segment_ids is visible_blocks is key_bias is sinks is None
-        and type(dropout_p) is float
-        and dropout_p == 0.0
+        options.attn_mask is options.key_mask is options.segment_ids is options.visible_blocks is None
+        and options.key_bias is options.sinks is None
+        and type(options.dropout_p) is float
+        and options.dropout_p == 0.0
         and type(scale) in NUMBERS
         and scale != 0.0  # its sign would be in no key
         and type(softcap) in NUMBERS

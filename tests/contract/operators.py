@@ -66,7 +66,7 @@ def assert_all_is_given(calls: Sequence[tuple]) -> None:
     for call in calls:
         problem, seed = problem_of(*call)
         axis = problem.sequence()
-        parts = problem._asdict() | problem.mask._asdict() | axis._asdict() | vars(axis.positions) | {"seed": seed}
+        parts = problem._asdict() | vars(problem.mask) | axis._asdict() | vars(axis.positions) | {"seed": seed}
         given.append({name for name in OPTIONAL if parts[name] is not None})
     assert set.union(*given) == OPTIONAL
     assert not set.intersection(*given)

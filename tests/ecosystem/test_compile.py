@@ -1,6 +1,7 @@
 """torch.compile with fullgraph and dynamic lengths: one graph serves every length, forward and backward."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,3 +89,20 @@ def test_dropout_has_one_mask_in_both_passes(backend: str, rng: np.random.Genera
     (by_projection,) = torch.autograd.grad(output, projection, output.detach())
     assert_equal((by_projection * projection).sum(), output.square().sum())
     assert (compiled(query, key) - output).abs().max() > 1e-3, "the next call drops others"
+
+
+def test_few_guards(rng: np.random.Generator) -> None:
+    """A compiled call asks each guard before it runs: none about what only calls without a graph read, and none about
+    how a record is made that needs none.
+    """
+    guards: list[str] = []
+
+    def seen(entries: Sequence[Any]) -> list[bool]:
+        guards.extend(entry.name for entry in entries)
+        return [True] * len(entries)
+
+    module = attention("shaw_keys_only", rng)
+    torch.compile(module, backend="eager", fullgraph=True, options={"guard_filter_fn": seen})(*inputs(5, 5))
+    assert any("relattn" in guard for guard in guards)
+    for word in ("_read_of_call", "is_watched", "jit", "Options.__", "Request.__", "Mask.__", "_Diagonals.__"):
+        assert not [guard for guard in guards if word in guard]

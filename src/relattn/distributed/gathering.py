@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -52,7 +54,7 @@ def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -
         key=_to_heads(call, call.key),
         value=_to_heads(call, call.value),
         axes=tuple(axes),
-        mask=whole.mask._replace(segments=segments),
+        mask=replace(whole.mask, segments=segments),
         key_bias=key_bias if key_bias is None or key_bias.shape[1] == 1 else key_bias[:, own],
         part=counted._replace(head=own.start),
     )

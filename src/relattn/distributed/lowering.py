@@ -156,11 +156,11 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
     sequence = Positions(where[SEQUENCE], keys.positions[SEQUENCE], *lengths, query.device, *call.within)
     sides = ({axis: place for axis, place in side.items() if axis != SEQUENCE} for side in (where, keys.positions))
     places = places_beside(sequence, *sides)
-    options = call.options._replace(attn_mask=mask)
+    options = replace(call.options, attn_mask=mask)
     made = request(query, key, value, call.batch, places, encoding, options, keys_are_prepared=True, return_lse=True)
     segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
     return made.problem.replace(
-        mask=made.problem.mask._replace(key_mask=keys.key_mask, segments=segments),
+        mask=replace(made.problem.mask, key_mask=keys.key_mask, segments=segments),
         key_bias=keys.key_bias,
         part=Part(piece.start, 0, 0, query.shape[1]),
         seed=call.seed,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -19,7 +20,8 @@ Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"
 AttentionMask = Bool[Tensor, "*#B #Hq #Lq #Lk"] | Float[Tensor, "*#B #Hq #Lq #Lk"]
 
 
-class Mask(NamedTuple):
+@dataclass(frozen=True)
+class Mask:
     """Which pairs may attend, and what a float mask of pairs adds to their scores.
 
     positions: they carry the limits that causality and window set on the offset.

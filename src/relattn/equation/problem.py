@@ -136,7 +136,7 @@ class Problem(NamedTuple):
             ]
             axes.append(Axis(axis.positions, one.relative_query, *tables))
         query, key, value, pairs, key_bias, _ = given
-        mask = self.mask._replace(pairs=pairs)
+        mask = replace(self.mask, pairs=pairs)
         return self.replace(query=query, key=key, value=value, axes=tuple(axes), mask=mask, key_bias=key_bias)
 
     def score_dtype(self) -> torch.dtype:

@@ -170,8 +170,7 @@ class ProjectedAttention(nn.Module):
                     self.own_heads,
                 )  # fmt: skip
             else:
-                others = options._asdict()
-                del others["visible_blocks"]
+                others = {name: value for name, value in vars(options).items() if name != "visible_blocks"}
                 output = self.attend_parts(
                     q, k, v, is_causal=is_causal, enable_gqa=enable_gqa, encoding=self.encoding,
                     query_position=query_position, key_position=key_position, **others,

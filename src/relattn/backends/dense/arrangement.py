@@ -161,7 +161,8 @@ class _Margins(NamedTuple):
         return inside
 
 
-class _Diagonals(NamedTuple):
+@dataclass(frozen=True)
+class _Diagonals:
     """Contiguous positions: row m belongs to diagonal m, and pairs read the strip through a stride."""
 
     rows: Tensor
