@@ -15,21 +15,35 @@ constexpr Index MOST_COPIED = 4 * 1024 * 1024;  // floats of copies of the queri
 // The tables of an axis, one after the other.
 constexpr Band Axis::* BANDS[] = {&Axis::relative_keys, &Axis::relative_queries, &Axis::relative_values, &Axis::bias};
 
-// Where the gradients of an axis are added up.
-struct AxisCopies {
-  TableSums tables[4];    // in the order of BANDS
-  float* relative_query;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
+// dq (number 0), or dr of axis number - 1, [B, Hq, Lq][width]. The first part of the keys adds to it, as the caller
+// gave it: zeros. Each other part adds to a copy.
+struct QueryGradient {
+  float *at = nullptr, *copies = nullptr;  // `at` is null where it is not wanted
+  Index width = 0, size = 0;
+
+  QueryGradient() = default;
+  QueryGradient(const Call& c, Index number)
+      : at(number ? c.axis(number - 1).relative_query_gradient : c.query_gradient),
+        width(number ? c.axis(number - 1).relative_width : c.width),
+        size(at ? c.batch * c.heads * c.queries * width : 0) {}
+  float* of(Index part) const { return part && at ? copies + (part - 1) * size : at; }
 };
 
-struct Backward {
-  const Call& call;
-  const Packed& packed;
-  AxisCopies axes[MOST_AXES];
-  const BackwardTiles tiles;
-  const Index slots, parts;
-  const bool one_head;         // a slot has one head of every batch element
-  const SlotHeads slot_heads;  // else
-  float* query_copies;         // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
+// The memory where units add up the gradients to which several of them add.
+struct GradientSums {
+  const Index slots;
+  Index parts;
+  QueryGradient queries[1 + MOST_AXES];
+  TableSums tables[MOST_AXES][4];  // in the order of BANDS
+
+  GradientSums(const Call& c, Workspace& workspace) : slots(slots_of(c)) {
+    Index copy = 0;
+    for (Index n = 0; n <= c.axes(); n++) queries[n] = QueryGradient(c, n), copy += queries[n].size;
+    parts = parts_of(c, std::max(Index(1), copy));
+    for (Index n = 0; n <= c.axes(); n++) queries[n].copies = workspace.next((parts - 1) * queries[n].size);
+    for (Index n = 0; n < c.axes(); n++)
+      for (Index t = 0; t < 4; t++) tables[n][t] = TableSums(c.axis(n).*BANDS[t], slots, parts, workspace);
+  }
 
   static bool by_head(const Call& c) {
     for (Index n = 0; n < c.axes(); n++)
@@ -37,6 +51,8 @@ struct Backward {
         if ((c.axis(n).*band).gradient && (c.axis(n).*band).heads > 1) return true;
     return false;
   }
+
+ private:
   // Whether heads add to the same numbers. Then one slot has all of them, in order.
   static bool shares_mask_gradient(const Call& c) {
     return c.mask_gradient && ((c.batch > 1 && !c.mask_gradient_batch) || (c.heads > 1 && !c.mask_gradient_head));
@@ -48,74 +64,62 @@ struct Backward {
   }
   // With few slots each slot divides its keys: every `parts`-th block of them goes to one part. The number of parts is
   // limited so that the copies of the queries' gradients stay small.
-  static Index parts_of(const Call& c) {
+  Index parts_of(const Call& c, Index copy) const {
     if (c.mask_gradient && !c.mask_gradient_key) return 1;  // every key adds to the same numbers
     const Index block = rounded_up(c.key_block, PANEL);
-    Index copy = query_size(c);
-    for (Index n = 0; n < c.axes(); n++) copy += relative_query_size(c, n);
-    copy = std::max(Index(1), copy);
-    return std::max(Index(1),
-                    std::min({MOST_SLOTS / slots_of(c), (c.keys + block - 1) / block, 1 + MOST_COPIED / copy}));
+    return std::max(Index(1), std::min({MOST_SLOTS / slots, (c.keys + block - 1) / block, 1 + MOST_COPIED / copy}));
   }
-  static Index query_size(const Call& c) { return c.query_gradient ? c.batch * c.heads * c.queries * c.width : 0; }
-  static Index relative_query_size(const Call& c, Index n) {
-    const Axis& axis = c.axis(n);
-    return axis.relative_query_gradient ? c.batch * c.heads * c.queries * axis.relative_width : 0;
-  }
-  // Floats of workspace that the units share.
-  static Index sums(const Call& c) {
-    const Index slots = slots_of(c), parts = parts_of(c);
-    Index floats = room_for((parts - 1) * query_size(c));
-    for (Index n = 0; n < c.axes(); n++) {
-      floats += room_for((parts - 1) * relative_query_size(c, n));
-      for (const auto band : BANDS) floats += room_for(TableSums::size(c.axis(n).*band, slots, parts));
-    }
-    return floats;
-  }
+};
 
-  Backward(const Call& c, const Packed& p, float*& workspace)
+struct Backward {
+  const Call& call;
+  const Packed& packed;
+  const BackwardTiles tiles;
+  const GradientSums gradients;
+  const bool one_head;         // a slot has one head of every batch element
+  const SlotHeads slot_heads;  // else
+
+  Backward(const Call& c, const Packed& p, Workspace& workspace)
       : call(c),
         packed(p),
         tiles(c),
-        slots(slots_of(c)),
-        parts(parts_of(c)),
-        one_head(by_head(c) && slots > 1),
-        slot_heads(c, one_head ? 1 : slots, tiles.query_block, tiles.key_block) {
-    query_copies = next_part(workspace, (parts - 1) * query_size(c));
-    for (Index n = 0; n < c.axes(); n++) {
-      axes[n].relative_query = next_part(workspace, (parts - 1) * relative_query_size(c, n));
-      for (Index t = 0; t < 4; t++) axes[n].tables[t] = TableSums(c.axis(n).*BANDS[t], slots, parts, workspace);
-    }
-  }
+        gradients(c, workspace),
+        one_head(GradientSums::by_head(c) && gradients.slots > 1),
+        slot_heads(c, one_head ? 1 : gradients.slots, tiles.query_block, tiles.key_block) {}
 
-  Index units() const { return slots * parts; }
-  Index scratch() const { return tiles.scratch(); }
+  Index units() const { return gradients.slots * gradients.parts; }
 
   // The key heads of a slot, in order: one head where tables belong to heads, else some of all of them.
-  void run(Index number, float* scratch) const {
-    const Unit unit = {number / parts, number % parts};
+  void run(Index number, float* scratch, Index floats) const {
+    const Unit unit = {number / gradients.parts, number % gradients.parts};
     const Index group = call.heads / call.key_heads;
-    clear(scratch, this->scratch());
+    clear(scratch, floats);
+    Workspace at(scratch);
+    const BackwardTiles::Scratch s(tiles, at);
     for (Index n = 0; n < call.axes(); n++)
-      for (const TableSums& sums : axes[n].tables)
+      for (const TableSums& sums : gradients.tables[n])
         sums.clear(unit.slot, unit.part, one_head ? unit.slot * group : 0, one_head ? group : call.heads);
     if (one_head)
-      for (Index b = 0; b < call.batch; b++) key_head(unit, b, unit.slot, scratch);
+      for (Index b = 0; b < call.batch; b++) key_head(unit, b, unit.slot, s);
     else
       for (Index n = slot_heads.first[unit.slot]; n < slot_heads.first[unit.slot + 1]; n++)
-        key_head(unit, n / call.key_heads, n % call.key_heads, scratch);
+        key_head(unit, n / call.key_heads, n % call.key_heads, s);
   }
 
   // The units of the next step: one query head each. They add the gradients of all parts in order, and multiply with
   // the scale where it is due.
   Index query_heads() const { return call.batch * call.heads; }
-  void finish_queries(Index n) const {
-    finish(call.query_gradient, query_copies, n * call.queries * call.width, call.queries * call.width,
-           query_size(call));
-    for (Index axis = 0; axis < call.axes(); axis++) {
-      const Index width = call.axis(axis).relative_width;
-      finish(call.axis(axis).relative_query_gradient, axes[axis].relative_query, n * call.queries * width,
-             call.queries * width, relative_query_size(call, axis));
+  void finish_queries(Index head) const {
+    const Vector scale = splat(float(call.scale));
+    for (Index n = 0; n <= call.axes(); n++) {
+      const QueryGradient& gradient = gradients.queries[n];
+      if (!gradient.at) continue;
+      const Index count = call.queries * gradient.width;
+      for (Index at = head * count; at < (head + 1) * count; at += LANES) {
+        Vector sum = load(gradient.at + at);
+        for (Index p = 1; p < gradients.parts; p++) sum += load(gradient.of(p) + at);
+        store(gradient.at + at, sum * scale);
+      }
     }
   }
 
@@ -133,7 +137,7 @@ struct Backward {
         // Only two sums still need the scale: those for relative queries, and those for relative keys from pairs.
         const bool pairs = BANDS[t] == &Axis::relative_keys && call.takes_pairs(call.axis(n), band);
         const bool unscaled = BANDS[t] == &Axis::relative_queries || pairs;
-        if (row < rows(band)) return axes[n].tables[t].write(band, row, unscaled ? float(call.scale) : 1.0f);
+        if (row < rows(band)) return gradients.tables[n][t].write(band, row, unscaled ? float(call.scale) : 1.0f);
         row -= rows(band);
       }
   }
@@ -141,58 +145,37 @@ struct Backward {
  private:
   static Index rows(const Band& band) { return band.gradient ? band.heads * band.count : 0; }
 
-  void finish(float* gradient, const float* copies, Index first, Index count, Index copy) const {
-    if (!gradient) return;
-    const Vector scale = splat(float(call.scale));
-    for (Index at = first; at < first + count; at += LANES) {
-      Vector sum = load(gradient + at);
-      for (Index p = 1; p < parts; p++) sum += load(copies + (p - 1) * copy + at);
-      store(gradient + at, sum * scale);
-    }
-  }
-
   struct Unit {
     Index slot, part;
   };
 
-  // The place where a part adds up the gradients of queries; null where they are not wanted.
-  float* query_gradient(Index part) const {
-    return part && call.query_gradient ? query_copies + (part - 1) * query_size(call) : call.query_gradient;
-  }
-  float* relative_query_gradient(Index n, Index part) const {
-    float* const gradient = call.axis(n).relative_query_gradient;
-    return part && gradient ? axes[n].relative_query + (part - 1) * relative_query_size(call, n) : gradient;
-  }
-  // The sums of the first part begin with zeros, as the caller gave them.
-  void clear_queries(Index part, Index b, Index key_head) const {
-    if (part == 0) return;
-    const Index group = call.heads / call.key_heads, first = (b * call.heads + key_head * group) * call.queries;
-    const Index rows = group * call.queries;
-    if (float* to = query_gradient(part)) std::memset(to + first * call.width, 0, rows * call.width * sizeof(float));
-    for (Index n = 0; n < call.axes(); n++)
-      if (float* to = relative_query_gradient(n, part)) {
-        const Index width = call.axis(n).relative_width;
-        std::memset(to + first * width, 0, rows * width * sizeof(float));
-      }
-  }
-
   TileSums sums_of(Unit unit, Index h) const {
-    TileSums sums = {query_gradient(unit.part), {}};
+    TileSums sums = {gradients.queries[0].of(unit.part), {}};
     for (Index n = 0; n < call.axes(); n++) {
-      const auto of = [&](Index table) { return axes[n].tables[table].of(unit.slot, unit.part, h); };
-      sums.axes[n] = {relative_query_gradient(n, unit.part), of(0), of(1), of(2), of(3)};
+      const auto of = [&](Index table) { return gradients.tables[n][table].of(unit.slot, unit.part, h); };
+      sums.axes[n] = {gradients.queries[1 + n].of(unit.part), of(0), of(1), of(2), of(3)};
     }
     return sums;
   }
 
-  void key_head(Unit unit, Index b, Index key_head, float* scratch) const {
-    const BackwardTiles::Scratch s(tiles, scratch);
+  // A copy's rows of the query heads of a key head are set to zero before its part adds to them.
+  void clear_copies(Index part, Index b, Index key_head) const {
+    const Index group = call.heads / call.key_heads, first = (b * call.heads + key_head * group) * call.queries;
+    for (Index n = 0; n <= call.axes() && part > 0; n++) {
+      const QueryGradient& gradient = gradients.queries[n];
+      if (gradient.at)
+        std::memset(gradient.of(part) + first * gradient.width, 0,
+                    group * call.queries * gradient.width * sizeof(float));
+    }
+  }
+
+  void key_head(Unit unit, Index b, Index key_head, const BackwardTiles::Scratch& s) const {
     const Index group = call.heads / call.key_heads, width = call.width, value_width = call.value_width;
     const Index query_block = tiles.query_block, key_block = tiles.key_block;
     const float scale = float(call.scale);
     const bool by_key = call.has(&Axis::relative_queries);
-    clear_queries(unit.part, b, key_head);
-    for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += parts * key_block) {
+    clear_copies(unit.part, b, key_head);
+    for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += gradients.parts * key_block) {
       const Index columns = std::min(key_block, call.keys - j0);
       tiles.pack(b, key_head, j0, columns, s);
       std::memset(s.key, 0, columns * width * sizeof(float));

@@ -11,7 +11,6 @@ struct PairedTile {
   Index step = 0, columns = 0;
 
   static constexpr Index BESIDE = LANES;  // columns on both sides that diagonals reach
-  static Index size(Index rows, Index step) { return rows / 2 * step; }
 
   // Columns of keys: at[m][c] = (factors[2 m][c], factors[2 m + 1][c]), each rounded to the nearest bfloat16. factors:
   // those of the group that begins with the row a.
@@ -39,31 +38,24 @@ struct PairedTile {
 // For a block of queries and a block of keys.
 struct TilePairs {
   const Call& call;
-  const Index step;
-  BFloat16* rows = nullptr;  // a group's dS, `step` apart
-  // k, q, r (if it is not q) and dO: rows two by two, without the scale.
-  BFloat16x2 *keys = nullptr, *query = nullptr, *own = nullptr, *gradient = nullptr;
-  PairedTile score_gradients, weights;  // dS and P by columns of keys
+  BFloat16* rows;  // a group's dS, rows of the tile's step apart; null where the call takes no pairs, as all else
+  BFloat16x2 *keys, *query, *own, *gradient;  // k, q, r (if it is not q) and dO: rows two by two, without the scale
+  PairedTile score_gradients, weights;        // dS and P by columns of keys
   PairedTile score_gradients_by_offset, weights_by_offset;
 
-  static Index size(const Call& call, Index query_block, Index key_block, Index step) {
-    if (!call.takes_pairs()) return 0;
-    const Sizes s(call, query_block, key_block, step);
-    return room_for(s.rows, s.keys, s.query, s.own, s.gradient, s.tile, s.tile, s.by_keys, s.by_values);
-  }
-
-  TilePairs(const Call& c, Index query_block, Index key_block, Index row_step, float*& at) : call(c), step(row_step) {
-    if (!call.takes_pairs()) return;
-    const Sizes s(call, query_block, key_block, step);
-    const auto next = [&](Index count) { return reinterpret_cast<BFloat16x2*>(next_part(at, count)); };
-    rows = &next(s.rows)->first + MARGIN;
-    keys = next(s.keys), query = next(s.query), own = next(s.own), gradient = next(s.gradient);
-    const auto tile = [&](Index count) {
-      BFloat16x2* const part = next(count);
-      return PairedTile{count ? part + MARGIN : nullptr, step, key_block};
+  TilePairs(const Call& c, Index query_block, Index key_block, Index step, Workspace& at) : call(c) {
+    const Index queries = call.takes_pairs() ? query_block / 2 : 0, columns = call.takes_pairs() ? key_block / 2 : 0;
+    const auto next = [&](Index count, Index inside) { return at.next<BFloat16x2>(count, inside); };
+    rows = reinterpret_cast<BFloat16*>(next(queries ? ROWS * step / 2 : 0, MARGIN / 2));
+    keys = next(columns * call.width, 0), query = next(queries * call.width, 0);
+    own = next(queries * own_width(), 0), gradient = next(queries * call.value_width, 0);
+    const auto tile = [&](bool serves) {
+      return PairedTile{next(serves ? queries * step : 0, MARGIN), step, key_block};
     };
-    score_gradients = tile(s.tile), weights = tile(s.tile);
-    score_gradients_by_offset = tile(s.by_keys), weights_by_offset = tile(s.by_values);
+    const auto of_table = [&](const Band& band) { return band.gradient && call.takes_pairs(call.sequence, band); };
+    score_gradients = tile(true), weights = tile(true);
+    score_gradients_by_offset = tile(of_table(call.sequence.relative_keys));
+    weights_by_offset = tile(of_table(call.sequence.relative_values));
   }
 
   void load_keys(Index b, Index key_head, Index j0, Index columns) const {
@@ -71,7 +63,7 @@ struct TilePairs {
   }
   // by_output: dO, with zeros up to a whole group.
   void load_queries(const Head& head, Index i0, Index count, const float* by_output) const {
-    const Index all = rounded_up(count, ROWS), relative_width = own_width(call);
+    const Index all = rounded_up(count, ROWS), relative_width = own_width();
     pair_all(call.query.of(head.b, head.h, i0), call.query.row, call.width, count, query);
     pair_rows(by_output, call.value_width, call.value_width, all, gradient);
     const Rows& r = call.sequence.relative_query;
@@ -89,25 +81,10 @@ struct TilePairs {
   }
 
  private:
-  static Index own_width(const Call& call) {
+  Index own_width() const {
     const Axis& sequence = call.sequence;
     return call.takes_pairs(sequence, sequence.relative_keys) ? sequence.relative_width : 0;
   }
-  struct Sizes {
-    Index rows, keys, query, own, gradient, tile, by_keys, by_values;
-
-    Sizes(const Call& c, Index query_block, Index key_block, Index step)
-        : rows(ROWS * step / 2),
-          keys(key_block / 2 * c.width),
-          query(query_block / 2 * c.width),
-          own(query_block / 2 * own_width(c)),
-          gradient(query_block / 2 * c.value_width),
-          tile(PairedTile::size(query_block, step)),
-          by_keys(of_table(c, c.sequence.relative_keys) ? tile : 0),
-          by_values(of_table(c, c.sequence.relative_values) ? tile : 0) {}
-
-    static bool of_table(const Call& c, const Band& band) { return band.gradient && c.takes_pairs(c.sequence, band); }
-  };
 
   // With zeros up to a whole group.
   static void pair_all(const float* rows, Index row_step, Index width, Index count, BFloat16x2* to) {

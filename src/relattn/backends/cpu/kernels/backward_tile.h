@@ -40,65 +40,44 @@ struct BackwardTiles {
         key_block(rounded_up(c.key_block, PANEL)),
         step(key_block + 2 * MARGIN + LINE) {}
 
-  Index most() const { return std::max(key_block, query_block); }
-  Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
-  Index scratch() const {
-    const Index keys = key_block + NN_ROWS;
-    return room_for(query_block * call.value_width, gradient_pairs_size(), query_block, query_block, query_block,
-                    tile_size(), tile_size(), keys * call.width, keys * call.width, keys * call.value_width,
-                    key_block * numbers(call.width), key_block * numbers(call.value_width), Strip::size(key_block),
-                    Strip::size(key_block), Strip::carried_size(), tail_size(),
-                    KeyStrips::size(call, query_block, key_block), slopes_size()) +
-           Queries::size(call, query_block) + TilePairs::size(call, query_block, key_block, step) +
-           RelativeQueries::size(call, query_block) + ExplicitAxes::size(call, most());
-  }
-  // A group's rows of the relative queries of any axis.
-  Index tail_size() const {
-    Index width = call.width;
-    for (Index n = 0; n < call.axes(); n++) width = std::max(width, call.axis(n).relative_width);
-    return ROWS * width;
-  }
-  // The width of a row that is multiplied with panels.
-  Index numbers(Index width) const {
-    return call.takes_pairs() ? numbers_of<BFloat16x2>(width) : numbers_of<float>(width);
-  }
-  Index gradient_pairs_size() const {
-    return call.takes_pairs() ? query_block * numbers_of<BFloat16x2>(call.value_width) : 0;
-  }
-  Index slopes_size() const { return call.caps() ? ROWS * step : 0; }
+  // The numbers of a row that is multiplied with panels.
+  Index numbers(Index width) const { return numbers_of(width, call.takes_pairs()); }
 
   struct Scratch {
-    Queries query;
+    BlockQueries queries;
     TilePairs pairs;
-    float* gradient;             // dO for a block of queries; also as pairs, where the call takes them
-    BFloat16x2* gradient_pairs;  // null where it takes none
+    QueryRows gradient;  // dO for a block of queries
     float *maximum, *inverse_total, *delta;
     float *weights, *score_gradients;  // P and dS, tiles with zeros all around
     float *key, *key_by_rows, *value;  // gradients of a block of keys
     float *key_panels, *value_panels;
-    float *strip, *value_strip, *carried, *tail, *key_strips, *slopes, *axes;
+    float *strip, *value_strip, *carried;
+    float* tail;    // a group's rows of the queries, or of the relative queries of any axis
+    float* slopes;  // of a group's caps; null without one
+    KeyStrips key_strips;
+    ExplicitScratch of_axes;
 
-    Scratch(const BackwardTiles& pass, float* at)
-        : query(pass.call, pass.query_block, at), pairs(pass.call, pass.query_block, pass.key_block, pass.step, at) {
-      const Call& c = pass.call;
-      const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
-      const Index inside = NN_ROWS * pass.step + MARGIN;
-      gradient = next_part(at, rows * c.value_width);
-      float* const as_pairs = next_part(at, pass.gradient_pairs_size());
-      gradient_pairs = c.takes_pairs() ? reinterpret_cast<BFloat16x2*>(as_pairs) : nullptr;
-      maximum = next_part(at, rows), inverse_total = next_part(at, rows), delta = next_part(at, rows);
-      weights = next_part(at, pass.tile_size()) + inside, score_gradients = next_part(at, pass.tile_size()) + inside;
-      key = next_part(at, keys * c.width), key_by_rows = next_part(at, keys * c.width),
-      value = next_part(at, keys * c.value_width);
-      key_panels = next_part(at, pass.key_block * pass.numbers(c.width)),
-      value_panels = next_part(at, pass.key_block * pass.numbers(c.value_width));
-      strip = next_part(at, strip_size), value_strip = next_part(at, strip_size),
-      carried = next_part(at, Strip::carried_size());
-      tail = next_part(at, pass.tail_size());
-      key_strips = next_part(at, KeyStrips::size(c, rows, pass.key_block));
-      slopes = next_part(at, pass.slopes_size());
-      axes = at;
-    }
+    Scratch(const BackwardTiles& pass, Workspace& at)
+        : queries(pass.call, pass.query_block, at),
+          pairs(pass.call, pass.query_block, pass.key_block, pass.step, at),
+          gradient(pass.query_block, pass.call.value_width, pass.call.takes_pairs(), 1.0, at),
+          maximum(at.next(pass.query_block)),
+          inverse_total(at.next(pass.query_block)),
+          delta(at.next(pass.query_block)),
+          weights(pass.next_tile(at)),
+          score_gradients(pass.next_tile(at)),
+          key(pass.next_keys(pass.call.width, at)),
+          key_by_rows(pass.next_keys(pass.call.width, at)),
+          value(pass.next_keys(pass.call.value_width, at)),
+          key_panels(at.next(pass.key_block * pass.numbers(pass.call.width))),
+          value_panels(at.next(pass.key_block * pass.numbers(pass.call.value_width))),
+          strip(at.next(Strip::size(pass.key_block))),
+          value_strip(at.next(Strip::size(pass.key_block))),
+          carried(at.next(ROWS * Strip::CARRIED)),
+          tail(at.next(ROWS * pass.widest())),
+          slopes(at.next(pass.call.caps() ? ROWS * pass.step : 0)),
+          key_strips(pass.call, pass.query_block, pass.key_block, at),
+          of_axes(pass.call, std::max(pass.key_block, pass.query_block), at) {}
   };
 
   // The part of a block of keys that all heads share.
@@ -115,66 +94,57 @@ struct BackwardTiles {
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
-    const bool is_explicit = call.sequence.positions.are_explicit();
     if (!Visible(call, head.b, head.h, i0, count).sees(j0, columns)) return;
     load_queries(head, i0, count, s);
-    float* scratch = s.axes;
-    const RelativeQueries relative(head, i0, count, query_block, s.query, scratch);
-    const ExplicitAxes axes(head, most(), scratch);
-    const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, s.key_strips);
-    if (by_key.at) std::memset(s.score_gradients + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
+    const ExplicitAxes axes(head, s.of_axes);
+    axes.fill(s.key_strips, i0, count, j0, columns);
+    if (s.key_strips.at) std::memset(s.score_gradients + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
     Rectangle seen = {{rows, 0}, {columns, 0}};
     for (Index a = 0; a < rows; a += ROWS) {
-      const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
-      const VisibleColumns visible = Visible(call, head.b, head.h, i, real).keys(j0, columns);
-      const Index begin = std::max(call.first_key(i) - j0, visible.columns.from);
-      const Index stop = std::min(call.end_key(i, real) - j0, visible.columns.stop);
-      const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
-      const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
+      const Group g(call, head.b, head.h, i0, count, a, j0, columns);
       float *weights = s.weights + a * step, *score_gradients = s.score_gradients + a * step;
       for (int r = 0; r < ROWS; r++)
         for (float* row : {weights + r * step, score_gradients + r * step}) {
-          if (from > 0) std::memset(row, 0, from * sizeof(float));
-          if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
+          if (g.from > 0) std::memset(row, 0, g.from * sizeof(float));
+          if (g.to < key_block) std::memset(row + g.to, 0, (key_block - g.to) * sizeof(float));
         }
-      if (!sees) {
+      if (!g.sees()) {  // its rows are zeros, whatever the tile before left there
         if (call.takes_pairs()) s.pairs.clear_group(a);
         continue;
       }
       seen.rows = {std::min(seen.rows.from, a), a + ROWS};
-      seen.columns = {std::min(seen.columns.from, from), std::max(seen.columns.stop, stop)};
+      seen.columns = {std::min(seen.columns.from, g.from), std::max(seen.columns.stop, g.stop)};
       // S, then P = e^(S' - maximum) / total and dS' = P * (dO . (v + RV)^T - delta)
-      const bool looks = call.changes_scores() || !visible.whole;
-      weights_and_score_gradients(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
-      if (call.drops()) drop(head, i, a, j0, from, to, s);
+      weights_and_score_gradients(head, axes, g, weights, score_gradients, s);
+      if (call.drops()) drop(head, g, weights, score_gradients, s);
       // da += dS'^T 1, dM += dS', then dS = dS' * (1 - tanh^2)
-      softcap_backward(head, i, a, real, j0, from, stop, s);
+      softcap_backward(head, g, score_gradients, s);
       if (call.takes_pairs()) {
-        round_rows(score_gradients, step, ROWS, from, to, s.pairs.rows);
+        round_rows(score_gradients, step, g, s.pairs.rows);
         s.pairs.pair_group(score_gradients, weights, a);
       }
       // dq += dS k, and dq or dr += dS RK along the band
-      add_query_gradient(head, sums, i, real, j0, begin, stop, score_gradients, s);
+      add_query_gradient(head, sums, g, score_gradients, s);
       // dr += dS RK, dRK += dS^T r, dRV += P^T dO, db += dS by the rows that pairs of explicit positions look up
       for (Index n = axes.first; n < call.axes(); n++)
-        add_explicit_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
+        add_explicit_gradients(head, n, axes, sums, g, weights, score_gradients, s);
     }
     // dk += dS^T q, dv += P^T dO
     add_key_gradients(seen, i0, j0, s);
     // dk += dS^T RQ, dRQ += dS k by the rows that pairs of explicit positions look up
     for (Index n = axes.first; n < call.axes(); n++)
       if (head.axes[n].relative_queries.rows)
-        axes.axis(n).add_query_gradients(s.score_gradients, step, i0, count, j0, columns, s.key_by_rows,
-                                         sums.axes[n].relative_queries);
-    if (is_explicit) return;
+        axes.add_query_gradients(n, s.score_gradients, step, i0, count, j0, columns, s.key_by_rows,
+                                 sums.axes[n].relative_queries);
+    if (call.sequence.positions.are_explicit()) return;
     const Axis& axis = call.sequence;
     const AxisSums& of_axis = sums.axes[0];
     // dRK += dS^T r along the diagonals of the band
     add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.score_gradients, s.pairs.score_gradients_by_offset,
-                       rows_of_keys(head, relative, i0, s), seen, i0, j0);
+                       rows_of_keys(head, i0, s), seen, i0, j0);
     // dRV += P^T dO along the diagonals
     add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.pairs.weights_by_offset,
-                       {s.gradient, call.value_width, s.pairs.gradient}, seen, i0, j0);
+                       {s.gradient.floats, call.value_width, s.pairs.gradient}, seen, i0, j0);
     // db += the sums of dS along the diagonals
     add_bias_gradient(of_axis.bias, s.score_gradients, seen, i0, j0);
     // dk += dS^T RQ and dRQ += dS k along the diagonals
@@ -182,18 +152,26 @@ struct BackwardTiles {
   }
 
  private:
+  float* next_tile(Workspace& at) const { return at.next((query_block + 2 * NN_ROWS) * step, NN_ROWS * step + MARGIN); }
+  float* next_keys(Index width, Workspace& at) const { return at.next((key_block + NN_ROWS) * width); }
+  Index widest() const {
+    Index width = call.width;
+    for (Index n = 0; n < call.axes(); n++) width = std::max(width, call.axis(n).relative_width);
+    return width;
+  }
+
   // Queries times the scale, dO, maximum, 1 / total and delta. Rows without a key, and rows after the last, add
   // nothing.
   void load_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS), width = call.value_width;
-    s.query.load(head, i0, count);
-    copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
-    if (s.gradient_pairs) {  // dP and delta cancel only if both take the same dO
-      for (Index n = 0; n < count * width; n += LANES)
-        store(s.gradient + n, (Vector)(nearest(load(s.gradient + n)) << 16));
-      copy_pairs(s.gradient, width, count, width, s.gradient_pairs);
+    float* const gradient = s.gradient.floats;
+    s.queries.load(head, i0, count);
+    copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, gradient);
+    if (s.gradient.pairs) {  // dP and delta cancel only if both take the same dO
+      for (Index n = 0; n < count * width; n += LANES) store(gradient + n, (Vector)(nearest(load(gradient + n)) << 16));
+      copy_pairs(gradient, width, count, width, s.gradient.pairs);
     }
-    const Index first = (head.b * call.heads + head.h) * call.queries + i0;
+    const Index first = head.counted() * call.queries + i0;
     for (Index a = 0; a < rows; a++) {
       const bool sees = a < count && call.total[first + a] != 0.0f;
       s.maximum[a] = sees ? call.maximum[first + a] : INFINITY;
@@ -202,68 +180,56 @@ struct BackwardTiles {
       if (sees) {
         Vector sums = {};
         for (Index d = 0; d < width; d += LANES)
-          sums += load(s.gradient + a * width + d) * load(call.output + (first + a) * width + d);
+          sums += load(gradient + a * width + d) * load(call.output + (first + a) * width + d);
         s.delta[a] = sum(sums) - call.lse_gradient[first + a];
       } else {
-        std::memset(s.gradient + a * width, 0, width * sizeof(float));
-        if (s.gradient_pairs)
-          std::memset(s.gradient_pairs + a * numbers(width), 0, numbers(width) * sizeof(BFloat16x2));
+        std::memset(gradient + a * width, 0, width * sizeof(float));
+        if (s.gradient.pairs)
+          std::memset(s.gradient.pairs + a * numbers(width), 0, numbers(width) * sizeof(BFloat16x2));
       }
     }
-    if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, s.gradient);
+    if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, gradient);
   }
 
-  void weights_and_score_gradients(const Head& head, const ExplicitAxes& axes, const RelativeQueries& relative, Index i,
-                                   Index a, Index real, Index j0, Index from, Index stop, bool looks,
-                                   const KeyStrips& by_key, const Scratch& s) const {
-    const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
-    float *weights = s.weights + a * step, *score_gradients = s.score_gradients + a * step;
-    const bool is_explicit = call.sequence.positions.are_explicit();
+  void weights_and_score_gradients(const Head& head, const ExplicitAxes& axes, const Group& g, float* weights,
+                                   float* score_gradients, const Scratch& s) const {
+    // r RK^T and b along the band, k RQ^T, and what other axes have: where S begins
     Index next = UNLIMITED;
-    Start start = {nullptr, 0};
-    // r RK^T + k RQ^T + b along the band, where S begins
-    if (!is_explicit)
-      start =
-          scores_start(head, relative.operand(a), i, j0, from, to, Strip::step(key_block), s.strip, s.carried, next);
-    start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
-    if (by_key.at) start = by_key.add_to(start, a, real, from, to, weights, step);
+    Start start =
+        scores_start(head, s.queries.relative[0].of(g.a), g, Strip::step(key_block), s.strip, s.carried, next);
+    start = axes.scores_start(start, s.queries, g);
+    if (s.key_strips.at) start = s.key_strips.add_to(start, g, weights, step);
     // S = scale * q k^T + that, then the cap, the key bias and masks
     Vector most[ROWS];
-    scores_of(head, s.query.of(call, a), i, j0, from, to, start, weights, step, most);
-    if (looks) apply_masks(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
+    scores_of(head, s.queries.query.of(g.a), g, start, weights, step, most);
+    if (call.changes_scores() || !g.whole) apply_masks(head, g, weights, step, s.slopes, most);
     // dO RV^T along the band, where dP begins
     Start values = {nullptr, 0};
+    const Operand gradient = s.gradient.of(g.a);
     const Table& table = head.sequence().relative_values;
-    if (table.rows && !is_explicit) {
-      const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
+    if (table.rows && !call.sequence.positions.are_explicit()) {
+      const Strip strip{s.value_strip, Strip::step(key_block), table};
       next = UNLIMITED;
-      values = strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.carried,
-                          next);
+      values = strip.fill(gradient, g.offset - table.band->first, g.from, g.to, s.carried, next);
     }
-    values = axes.values_start(values, s.gradient + a * value_width, i, real, j0, {from, stop});
+    values = axes.values_start(values, gradient.floats, g);
     // dP = dO v^T + that, P and dS' = P * (dP - delta)
-    const Rowwise rows = {s.maximum + a, s.inverse_total + a, s.delta + a};
-    const auto of_numbers = [&](auto* gradient, auto* panels) {
-      const Index width = numbers(value_width);
+    const Rowwise rows = {s.maximum + g.a, s.inverse_total + g.a, s.delta + g.a};
+    const auto of_numbers = [&](auto* of_gradient, auto* panels) {
+      const Index width = numbers(call.value_width);
       by_width(width, [&](auto known) {
         if (call.drops())
-          score_gradients_of_width<known.known, true>(gradient, panels, width, rows, values, from, to, weights,
+          score_gradients_of_width<known.known, true>(of_gradient, panels, width, rows, values, g.from, g.to, weights,
                                                       score_gradients, step);
         else
-          score_gradients_of_width<known.known, false>(gradient, panels, width, rows, values, from, to, weights,
+          score_gradients_of_width<known.known, false>(of_gradient, panels, width, rows, values, g.from, g.to, weights,
                                                        score_gradients, step);
       });
     };
-    const Operand gradient = gradient_of(a, call.takes_pairs(), s);
-    if (gradient.are_pairs())
+    if (DOTS && gradient.pairs)
       of_numbers(gradient.pairs, reinterpret_cast<const BFloat16x2*>(head.panels.values));
     else
       of_numbers(gradient.floats, head.panels.values);
-  }
-
-  // dO of the group that begins with the query a, for panels of pairs or of floats.
-  Operand gradient_of(Index a, bool pairs, const Scratch& s) const {
-    return {s.gradient + a * call.value_width, pairs ? s.gradient_pairs + a * numbers(call.value_width) : nullptr, 1.0};
   }
 
   struct Rowwise {
@@ -302,45 +268,45 @@ struct BackwardTiles {
 
   // With dropout's factors F: the weights P become P F. In place of dS lies dO . (v + RV); it becomes P (F dO . (v +
   // RV) - delta).
-  void drop(const Head& head, Index i, Index a, Index j0, Index from, Index to, const Scratch& s) const {
-    Dropout(call).each(head.b, head.h, i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
-      float *weight = s.weights + (a + r) * step + column,
-            *score_gradient = s.score_gradients + (a + r) * step + column;
+  void drop(const Head& head, const Group& g, float* weights, float* score_gradients, const Scratch& s) const {
+    Dropout(call).each(head.b, head.h, g.i, ROWS, g.j0, g.from, g.to, [&](Index r, Index column, Vector factor) {
+      float *weight = weights + r * step + column, *score_gradient = score_gradients + r * step + column;
       const Vector p = load(weight);
-      store(score_gradient, p * (load(score_gradient) * factor - splat(s.delta[a + r])));
+      store(score_gradient, p * (load(score_gradient) * factor - splat(s.delta[g.a + r])));
       store(weight, p * factor);
     });
   }
 
   // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK is that of contiguous
   // positions.
-  void add_query_gradient(const Head& head, const TileSums& sums, Index i, Index real, Index j0, Index from, Index stop,
-                          const float* score_gradients, const Scratch& s) const {
-    const Index width = call.width, first = head.counted() * call.queries + i;
-    const bool relative = call.sequence.relative_keys.rows && !call.sequence.positions.are_explicit();
+  void add_query_gradient(const Head& head, const TileSums& sums, const Group& g, const float* score_gradients,
+                          const Scratch& s) const {
+    const Index width = call.width, first = head.counted() * call.queries + g.i;
+    const Table& table = head.sequence().relative_keys;
+    const bool relative = table.rows && !call.sequence.positions.are_explicit();
     const Index relative_width = call.sequence.relative_width;
     if (float* const gradient = sums.query) {
-      const bool whole = real == ROWS;
+      const bool whole = g.real == ROWS;
       float* to = whole ? gradient + first * width : s.tail;
       if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
       if (call.takes_pairs()) {
-        const Index even = from / 2 * 2;
+        const Index even = g.begin / 2 * 2;
         for (int r = 0; r < ROWS; r += NN_ROWS)
           multiply_nn(s.pairs.rows + r * step + even, step, 2, s.pairs.keys + even / 2 * width, width,
-                      (stop - even + 1) / 2, to + r * width, width, width);
+                      (g.stop - even + 1) / 2, to + r * width, width, width);
       } else {
-        const float* keys = call.key.of(head.b, head.key_head, j0 + from);
+        const float* keys = call.key.of(head.b, head.key_head, g.j0 + g.begin);
         for (int r = 0; r < ROWS; r += NN_ROWS)
-          multiply_nn(score_gradients + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width,
-                      width, width);
+          multiply_nn(score_gradients + r * step + g.begin, step, 1, keys, call.key.row, g.stop - g.begin,
+                      to + r * width, width, width);
       }
-      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, score_gradients, s, to, width);
-      if (!whole) add_tail(to, real, gradient + first * width, width);
+      if (relative && !relative_width) add_band(table, g, score_gradients, s.pairs.rows, step, to);
+      if (!whole) add_tail(to, g.real, gradient + first * width, width);
     }
     if (sums.axes[0].relative_query && relative) {
       std::memset(s.tail, 0, ROWS * relative_width * sizeof(float));
-      add_relative_keys(head, i, j0, from, stop, score_gradients, s, s.tail, relative_width);
-      add_tail(s.tail, real, sums.axes[0].relative_query + first * relative_width, relative_width);
+      add_band(table, g, score_gradients, s.pairs.rows, step, s.tail);
+      add_tail(s.tail, g.real, sums.axes[0].relative_query + first * relative_width, relative_width);
     }
   }
 
@@ -350,31 +316,27 @@ struct BackwardTiles {
   }
 
   // What the tables of an explicit axis add to the gradients of a group of queries, and the gradients of the tables.
-  void add_explicit_gradients(const Head& head, Index n, const ExplicitAxis& axis, const TileSums& all,
-                              const RelativeQueries& relative, Index i, Index a, Index real, Index j0,
-                              const Columns& columns, const Scratch& s) const {
-    const Index width = relative.width[n];
+  void add_explicit_gradients(const Head& head, Index n, const ExplicitAxes& axes, const TileSums& all, const Group& g,
+                              const float* weights, const float* score_gradients, const Scratch& s) const {
+    const QueryRows& relative = s.queries.relative[n];
     const Tables& tables = head.axes[n];
     const AxisSums& sums = all.axes[n];
-    const float *weights = s.weights + a * step, *score_gradients = s.score_gradients + a * step;
     float* const gradient = call.axis(n).relative_width ? sums.relative_query : all.query;
     if (tables.relative_keys.rows && (gradient || sums.relative_keys)) {
-      std::memset(s.tail, 0, ROWS * width * sizeof(float));
-      axis.add_key_gradients(score_gradients, step, relative.of(n, a), i, real, j0, columns,
-                             gradient ? s.tail : nullptr, sums.relative_keys);
-      if (gradient) add_tail(s.tail, real, gradient + (head.counted() * call.queries + i) * width, width);
+      const Lookup lookup = axes.collected(n, tables.relative_keys, score_gradients, step, g);
+      if (gradient) {
+        std::memset(s.tail, 0, ROWS * relative.width * sizeof(float));
+        lookup.add_rows_to(ROWS, s.tail, relative.width);
+        add_tail(s.tail, g.real, gradient + (head.counted() * call.queries + g.i) * relative.width, relative.width);
+      }
+      if (sums.relative_keys) lookup.add_gradient(relative.row(g.a), relative.width, ROWS, sums.relative_keys);
     }
     if (sums.relative_values)
-      axis.add_value_gradient(weights, step, s.gradient + a * call.value_width, i, real, j0, columns,
-                              sums.relative_values);
-    if (sums.bias) axis.add_bias_gradient(score_gradients, step, i, real, j0, columns, sums.bias);
-  }
-
-  void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* score_gradients,
-                         const Scratch& s, float* to, Index to_step) const {
-    const Table& table = head.sequence().relative_keys;
-    add_band(table, score_gradients, s.pairs.rows, step, call.origin + j0 - i - table.band->first, from, stop, to,
-             to_step);
+      axes.collected(n, tables.relative_values, weights, step, g)
+          .add_gradient(s.gradient.row(g.a), call.value_width, ROWS, sums.relative_values);
+    if (sums.bias)
+      axes.of_queries(n, tables.bias, g, {g.begin, g.stop})
+          .add_bias_gradient(score_gradients + g.begin, step, g.real, sums.bias);
   }
 
   // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale; then it comes last.
@@ -390,9 +352,9 @@ struct BackwardTiles {
                     call.value_width, pairs, s.value + c * call.value_width, call.value_width, call.value_width);
         continue;
       }
-      multiply_nn(s.score_gradients + c + first * step, 1, step, s.query.floats + first * call.width, call.width,
-                  end - first, s.key + c * call.width, call.width, call.width);
-      multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width,
+      multiply_nn(s.score_gradients + c + first * step, 1, step, s.queries.query.floats + first * call.width,
+                  call.width, end - first, s.key + c * call.width, call.width, call.width);
+      multiply_nn(s.weights + c + first * step, 1, step, s.gradient.floats + first * call.value_width, call.value_width,
                   end - first, s.value + c * call.value_width, call.value_width, call.value_width);
     }
   }
@@ -404,9 +366,10 @@ struct BackwardTiles {
     const BFloat16x2* pairs;
   };
   // The relative queries: times the scale, or without it where they are pairs.
-  Summed rows_of_keys(const Head& head, const RelativeQueries& relative, Index i0, const Scratch& s) const {
+  Summed rows_of_keys(const Head& head, Index i0, const Scratch& s) const {
+    const QueryRows& relative = s.queries.relative[0];
     if (!call.takes_pairs(call.sequence, call.sequence.relative_keys))
-      return {relative.of(0, 0), relative.width[0], nullptr};
+      return {relative.floats, relative.width, nullptr};
     const bool own = call.sequence.relative_width;
     const Rows& rows = own ? call.sequence.relative_query : call.query;
     return {rows.of(head.b, head.h, i0), rows.row, own ? s.pairs.own : s.pairs.query};
@@ -463,25 +426,23 @@ struct BackwardTiles {
     }
   }
 
-  // dmask_ij += dS'_ij and da_j += dS'_ij, for the rows i .. i + real - 1. Then dS' becomes dS.
-  void softcap_backward(const Head& head, Index i, Index a, Index real, Index j0, Index from, Index stop,
-                        const Scratch& s) const {
-    float* score_gradients = s.score_gradients + a * step;
+  // dmask_ij += dS'_ij and da_j += dS'_ij, for the pairs of a group. Then dS' becomes dS.
+  void softcap_backward(const Head& head, const Group& g, float* score_gradients, const Scratch& s) const {
     if (call.mask_gradient) {
       float* to = call.mask_gradient + head.b * call.mask_gradient_batch + head.h * call.mask_gradient_head +
-                  i * call.mask_gradient_query + j0 * call.mask_gradient_key;
-      for (Index r = 0; r < real; r++)
-        for (Index c = from; c < stop; c++)
+                  g.i * call.mask_gradient_query + g.j0 * call.mask_gradient_key;
+      for (Index r = 0; r < g.real; r++)
+        for (Index c = g.from; c < g.stop; c++)
           to[r * call.mask_gradient_query + c * call.mask_gradient_key] += score_gradients[r * step + c];
     }
     if (call.key_bias_gradient) {
-      float* to = call.key_bias_gradient + head.counted() * call.keys + j0;
-      for (Index r = 0; r < real; r++)
-        for (Index c = from; c < stop; c++) to[c] += score_gradients[r * step + c];
+      float* to = call.key_bias_gradient + head.counted() * call.keys + g.j0;
+      for (Index r = 0; r < g.real; r++)
+        for (Index c = g.from; c < g.stop; c++) to[c] += score_gradients[r * step + c];
     }
     if (!call.caps()) return;
-    for (Index r = 0; r < real; r++)
-      for (Index c = from; c < stop; c++) score_gradients[r * step + c] *= s.slopes[r * step + c];
+    for (Index r = 0; r < g.real; r++)
+      for (Index c = g.from; c < g.stop; c++) score_gradients[r * step + c] *= s.slopes[r * step + c];
   }
 
   // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.

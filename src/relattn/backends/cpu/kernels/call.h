@@ -45,6 +45,7 @@ struct Band {
   Index clamps;       // 1: beyond the table its edge row holds; 0: nothing does
   Index in_bfloat16;  // 1: its numbers, and those of its relative query, are bfloat16's
 
+  const float* at(Index h, Index t) const { return rows + h * head + t * width; }
   // The row of an offset, or NO_ROW.
   Index row_of(Index offset) const {
     const Index t = wrapped_difference(offset, first), inside = std::min(std::max(t, Index(0)), count - 1);

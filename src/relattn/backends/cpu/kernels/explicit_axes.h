@@ -1,103 +1,149 @@
-// All axes of a call with explicit positions, together: what they add to the scores and the values of a tile.
+// A tile with explicit positions. Every pair has its own d = key position - query position, so the pairs of a diagonal
+// need not share a row of a table. All axes of a call with explicit positions are here together: what they add to the
+// scores, the values and the gradients of a tile.
 #pragma once
-#include <type_traits>
-
-#include "explicit_axis.h"
+#include "lookup.h"
+#include "scores.h"
 
 namespace RELATTN_SET {
+
+// What a thread needs for the explicit axes of a call; nothing where it has none. most: the keys or queries that a
+// group takes at a time.
+struct ExplicitScratch {
+  Index step = 0;
+  float *tile = nullptr, *pairs = nullptr;  // [ROWS][step]
+  LookupScratch lookups;
+
+  ExplicitScratch(const Call& call, Index most, Workspace& workspace) {
+    if (call.first_explicit() == call.axes()) return;
+    step = rounded_up(most, PANEL);
+    tile = workspace.next(ROWS * step), pairs = workspace.next(ROWS * step);
+    lookups = LookupScratch(most, workspace);
+  }
+};
 
 class ExplicitAxes {
  public:
   const Index first;  // the number of the first explicit axis; all after it are explicit, too
 
-  static Index size(const Call& call, Index most) {
-    if (call.first_explicit() == call.axes()) return 0;
-    return room_for(ROWS * ExplicitAxis::pairs_step(most), ExplicitAxis::size(most));
-  }
-
-  // scratch: size() floats.
-  ExplicitAxes(const Head& of, Index most_columns, float* scratch)
+  ExplicitAxes(const Head& of, const ExplicitScratch& scratch)
       : first(of.call.first_explicit()),
         head(of),
         call(of.call),
-        most(most_columns),
-        step(ExplicitAxis::pairs_step(most)) {
-    if (first == call.axes()) return;
-    tile = next_part(scratch, ROWS * step);
-    of_axis = scratch;
-  }
+        step(scratch.step),
+        tile(scratch.tile),
+        pairs(scratch.pairs),
+        lookups(scratch.lookups) {}
 
-  // The numbers from which the scores of the queries a .. a + real - 1 of a block start. Query i is the first of the
-  // block. They are `start` plus the relative keys and biases of these axes. columns.from: a multiple of PANEL.
-  Start scores_start(Start start, const RelativeQueries& x, Index a, Index i, Index real, Index j0,
-                     const Columns& columns) const {
-    if (head.pairs.at) start = sum(start, head.pairs.start(head.h, i, j0), columns);
+  // The numbers from which the scores of a group start: `start` plus the relative keys and biases of these axes.
+  Start scores_start(Start start, const BlockQueries& queries, const Group& g) const {
+    const Columns columns = {g.from, g.stop};
+    if (head.pairs.at) start = sum(start, head.pairs.start(head.h, g.i, g.j0), columns);
     for (Index n = first; n < call.axes(); n++) {
       const Table &keys = head.axes[n].relative_keys, &bias = head.axes[n].bias;
       if (keys.rows)
-        start = added(start, columns, [&](auto adds) {
-          axis(n).template spread<adds.value>(keys, x.of(n, a), i, real, j0, columns, tile);
+        start = added(start, columns, [&](float* to) {
+          of_queries(n, keys, g, columns).spread(queries.relative[n].row(g.a), to, step);
         });
       if (bias.rows && !head.pairs.at)
-        start = added(start, columns,
-                      [&](auto adds) { axis(n).template spread_bias<adds.value>(i, real, j0, columns, tile); });
+        start = added(start, columns, [&](float* to) { of_queries(n, bias, g, columns).spread_bias(to, step); });
     }
     return start;
   }
 
   // The same for x_r . RV[d].
-  Start values_start(Start start, const float* x, Index i, Index real, Index j0, const Columns& columns) const {
+  Start values_start(Start start, const float* x, const Group& g) const {
+    const Columns columns = {g.from, g.stop};
     for (Index n = first; n < call.axes(); n++) {
       const Table& values = head.axes[n].relative_values;
       if (values.rows)
-        start = added(start, columns,
-                      [&](auto adds) { axis(n).template spread<adds.value>(values, x, i, real, j0, columns, tile); });
+        start = added(start, columns, [&](float* to) { of_queries(n, values, g, columns).spread(x, to, step); });
     }
     return start;
   }
 
-  // RQ[d] . k_j for every axis, a contiguous one too.
-  KeyStrips key_strips(Index i0, Index count, Index j0, Index columns, float* scratch) const {
-    if (!call.has(&Axis::relative_queries)) return {};
-    const KeyStrips strips = KeyStrips::in(scratch, head, count, j0, columns);
-    bool filled = false;
-    if (first > 0 && head.sequence().relative_queries.rows) {
-      strips.fill(head, i0, count, j0, columns);
-      filled = true;
-    }
+  // RQ[d] . k_j for every axis, a contiguous one too; for the queries of i0 .. i0 + count - 1 and the keys of j0 .. j0
+  // + columns - 1.
+  void fill(const KeyStrips& strips, Index i0, Index count, Index j0, Index columns) const {
+    if (!strips.at) return;
+    strips.load_keys(head, j0, columns);
+    bool filled = first > 0 && head.sequence().relative_queries.rows;
+    if (filled) strips.fill(head, i0, count, j0, columns);
     for (Index n = first; n < call.axes(); n++) {
-      if (!head.axes[n].relative_queries.rows) continue;
-      if (filled)
-        axis(n).spread_by_keys<true>(strips, i0, count, j0, columns);
-      else
-        axis(n).spread_by_keys<false>(strips, i0, count, j0, columns);
+      const Table& table = head.axes[n].relative_queries;
+      if (!table.rows) continue;
+      for (Index c = 0; c < columns; c += ROWS) {
+        const Index real = std::min(Index(ROWS), columns - c);
+        std::memset(pairs, 0, ROWS * step * sizeof(float));
+        of_keys(n, j0 + c, real, i0, count).spread(strips.keys + c * call.width, pairs, step);
+        for (Index r = 0; r < real; r++)
+          for (Index a = 0; a < count; a++) {
+            float& to = strips.at[(c + r) * strips.step + strips.last - a];
+            to = filled ? to + pairs[r * step + a] : pairs[r * step + a];
+          }
+      }
       filled = true;
     }
-    return strips;
   }
 
   // to_r += sum_c weight[r][c] * RV[d].
-  void add_values(const float* weights, Index weights_step, Index i, Index real, Index j0, const Columns& columns,
-                  float* to) const {
-    for (Index n = first; n < call.axes(); n++)
-      if (head.axes[n].relative_values.rows) axis(n).add_values(weights, weights_step, i, real, j0, columns, to);
+  void add_values(const float* weights, Index weights_step, const Group& g, float* to) const {
+    for (Index n = first; n < call.axes(); n++) {
+      const Table& table = head.axes[n].relative_values;
+      if (table.rows) collected(n, table, weights, weights_step, g).add_rows_to(ROWS, to, call.value_width);
+    }
   }
 
-  ExplicitAxis axis(Index n) const { return ExplicitAxis(head, n, most, of_axis); }
+  // The rows of a table that a group's pairs look up on axis n, in these columns.
+  Lookup of_queries(Index n, const Table& table, const Group& g, const Columns& columns) const {
+    const Positions& positions = call.axis(n).positions;
+    Lookup lookup(table, lookups);
+    lookup.of_queries(positions.queries(head.b) + g.i, g.real, positions.keys(head.b) + g.j0 + columns.from,
+                      columns.stop - columns.from);
+    return lookup;
+  }
+  // The same, with the numbers of the pairs that the group sees taken in.
+  Lookup collected(Index n, const Table& table, const float* numbers, Index numbers_step, const Group& g) const {
+    Lookup lookup = of_queries(n, table, g, {g.begin, g.stop});
+    lookup.collect(numbers + g.begin, numbers_step);
+    return lookup;
+  }
+
+  // to_j += sum_i dS_ij RQ[d] and dRQ[d] += dS_ij k_j on axis n, for a tile of `count` queries and `columns` keys. The
+  // scale comes last.
+  void add_query_gradients(Index n, const float* score_gradients, Index gradients_step, Index i0, Index count, Index j0,
+                           Index columns, float* to, float* sums) const {
+    for (Index c = 0; c < columns; c += ROWS) {
+      const Index real = std::min(Index(ROWS), columns - c);
+      for (Index r = 0; r < ROWS; r++)
+        for (Index a = 0; a < count; a++)
+          pairs[r * step + a] = r < real ? score_gradients[a * gradients_step + c + r] : 0.0f;
+      Lookup lookup = of_keys(n, j0 + c, real, i0, count);
+      lookup.collect(pairs, step);
+      lookup.add_rows_to(real, to + c * call.width, call.width);
+      if (sums) lookup.add_gradient(call.key.of(head.b, head.key_head, j0 + c), call.key.row, real, sums);
+    }
+  }
 
  private:
-  // The tile. `spread` writes into it: it adds to the start if there is one (true_type), else it sets (false_type).
+  // The same for the relative queries of keys.
+  Lookup of_keys(Index n, Index j, Index real, Index i0, Index count) const {
+    const Positions& positions = call.axis(n).positions;
+    Lookup lookup(head.axes[n].relative_queries, lookups);
+    lookup.of_keys(positions.keys(head.b) + j, real, positions.queries(head.b) + i0, count);
+    return lookup;
+  }
+
+  // The tile: the start, or zeros, to which `spread` adds.
   template <class Spread>
   Start added(Start start, const Columns& columns, Spread spread) const {
-    if (!start.at) {
-      spread(std::false_type{});
-    } else {
-      if (start.at != tile)
-        for (Index r = 0; r < ROWS; r++)
-          std::memcpy(tile + r * step + columns.from, start.at + r * start.step + columns.from,
-                      (columns.stop - columns.from) * sizeof(float));
-      spread(std::true_type{});
-    }
+    const Index size = (columns.stop - columns.from) * sizeof(float);
+    for (Index r = 0; r < ROWS && start.at != tile; r++)
+      if (start.at)
+        std::memcpy(tile + r * step + columns.from, start.at + r * start.step + columns.from, size);
+      else
+        std::memset(tile + r * step + columns.from, 0, size);
+    spread(tile + columns.from);
     const Index rest = rounded_up(columns.stop, PANEL) - columns.stop;  // zeros after the last key of the last panel
     for (Index r = 0; r < ROWS && rest; r++) std::memset(tile + r * step + columns.stop, 0, rest * sizeof(float));
     return {tile, step};
@@ -106,7 +152,7 @@ class ExplicitAxes {
   // The sum of two starts.
   Start sum(Start one, Start other, const Columns& columns) const {
     if (!one.at) return other;
-    return added(one, columns, [&](auto) {
+    return added(one, columns, [&](float*) {
       for (Index r = 0; r < ROWS; r++)
         for (Index c = columns.from; c < columns.stop; c++) tile[r * step + c] += other.at[r * other.step + c];
     });
@@ -114,9 +160,9 @@ class ExplicitAxes {
 
   const Head& head;
   const Call& call;
-  const Index most, step;
-  float* tile = nullptr;  // [ROWS][step]
-  float* of_axis = nullptr;
+  const Index step;
+  float *tile, *pairs;
+  const LookupScratch& lookups;
 };
 
 }  // namespace RELATTN_SET

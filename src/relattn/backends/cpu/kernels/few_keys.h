@@ -14,80 +14,71 @@ namespace RELATTN_SET {
 constexpr Index CHUNK = 256;  // keys
 constexpr Index NEAR = 64;    // keys that stay in the first-level cache while every row reads them
 
-// The rows of a key head, and the floats of each part of a row, in whole vectors. partial: the result of a chunk for a
-// row.
-struct FewSizes {
+// The rows of a key head, the floats of each part of a row, in whole vectors, and the memory for a chunk. partial: the
+// result of a chunk for a row.
+struct FewRows {
   const Call& call;
   const Index rows, width, value_width, partial;
+  float *query, *weights, *edge;     // [rows][width], [rows][CHUNK], [width]
+  float* relative_query[MOST_AXES];  // [rows][relative_width]; null where r is q
 
-  explicit FewSizes(const Call& c)
+  FewRows(const Call& c, Workspace& at)
       : call(c),
         rows(c.heads / c.key_heads * c.queries),
         width(rounded_up(c.width, LANES)),
         value_width(rounded_up(c.value_width, LANES)),
-        partial(value_width + LANES) {}
-
-  Index scratch() const {
-    Index floats = room_for(rows * width, rows * CHUNK, edge());
-    for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * relative_width(n));
-    return floats;
+        partial(value_width + LANES),
+        query(at.next(rows * width)),
+        weights(at.next(rows * CHUNK)),
+        edge(at.next(rounded_up(c.sequence.relative_queries.width, LANES))) {
+    for (Index n = 0; n < call.axes(); n++) relative_query[n] = at.next(rows * relative_width(n));
   }
-  Index edge() const { return rounded_up(call.sequence.relative_queries.width, LANES); }
   Index relative_width(Index n) const { return rounded_up(call.axis(n).relative_width, LANES); }
 };
 
 // A chunk of keys of one key head, and the rows that share it. Element: the type of the numbers of keys and values.
 template <class Element>
-struct FewKeys {
-  const FewSizes few;
-  const Call& call;
+struct FewKeys : FewRows {
   const Index b, key_head, begin, end;
-  float *query, *weights, *edge;     // [rows][width], [rows][CHUNK], [width]
-  float* relative_query[MOST_AXES];  // [rows][relative_width]
 
-  FewKeys(const FewSizes& sizes, Index batch, Index head, Index from, Index to, float* scratch)
-      : few(sizes), call(sizes.call), b(batch), key_head(head), begin(from), end(to) {
-    query = next_part(scratch, few.rows * few.width);
-    weights = next_part(scratch, few.rows * CHUNK);
-    edge = next_part(scratch, few.edge());
-    for (Index n = 0; n < call.axes(); n++) relative_query[n] = next_part(scratch, few.rows * few.relative_width(n));
-  }
+  FewKeys(const Call& c, Index batch, Index head, Index from, Index to, Workspace at)
+      : FewRows(c, at), b(batch), key_head(head), begin(from), end(to) {}
 
   // The products with the keys, while these are near.
   void score() const {
     const float scale = float(call.scale);
     // Between two blocks that a row sees, one that it does not see has no products.
-    if (call.has_blocks()) std::fill(weights, weights + few.rows * CHUNK, -INFINITY);
-    for (Index r = 0; r < few.rows; r++) {
-      scaled(call.query.of(b, head(r), place(r)), call.width, scale, query + r * few.width);
+    if (call.has_blocks()) std::fill(weights, weights + rows * CHUNK, -INFINITY);
+    for (Index r = 0; r < rows; r++) {
+      scaled(call.query.of(b, head(r), place(r)), call.width, scale, query + r * width);
       for (Index n = 0; n < call.axes(); n++)
-        if (const Index width = call.axis(n).relative_width)
-          scaled(call.axis(n).relative_query.of(b, head(r), place(r)), width, scale,
-                 relative_query[n] + r * few.relative_width(n));
+        if (relative_query[n])
+          scaled(call.axis(n).relative_query.of(b, head(r), place(r)), call.axis(n).relative_width, scale,
+                 relative_query[n] + r * relative_width(n));
     }
     for (Index near = begin; near < end; near += NEAR)
-      for (Index r = 0; r < few.rows; r++) {
+      for (Index r = 0; r < rows; r++) {
         const KeyRange range = visible_keys(r, near, std::min(near + NEAR, end));
-        dot_products<From::MEMORY>(query + r * few.width, key(range.from), call.key.row, call.width, range.count(),
+        dot_products<From::MEMORY>(query + r * width, key(range.from), call.key.row, call.width, range.count(),
                                    of(r) + range.from - begin);
       }
     if (call.sequence.relative_queries.rows && !call.sequence.positions.are_explicit())
-      for (Index r = 0; r < few.rows; r++) add_relative_queries(r, visible_keys(r, begin, end));
+      for (Index r = 0; r < rows; r++) add_relative_queries(r, visible_keys(r, begin, end));
   }
 
   // S += scale * r . RK[d], for the keys from .. to - 1.
   void add_relative_keys(Index from, Index to) const {
-    for (Index r = 0; r < few.rows; r++) add_relative_keys(r, visible_keys(r, from, to));
+    for (Index r = 0; r < rows; r++) add_relative_keys(r, visible_keys(r, from, to));
   }
 
   // The other terms, the weights, and the weighted sums of the values.
   void attend(float* to) const {
-    for (Index r = 0; r < few.rows; r++) finish(r, to + r * few.partial);
+    for (Index r = 0; r < rows; r++) finish(r, to + r * partial);
     for (Index near = begin; near < end; near += NEAR)
-      for (Index r = 0; r < few.rows; r++) {
+      for (Index r = 0; r < rows; r++) {
         const KeyRange range = visible_keys(r, near, std::min(near + NEAR, end));
         add_rows(of(r) + range.from - begin, value(range.from), call.value.row, call.value_width, range.count(),
-                 to + r * few.partial);
+                 to + r * partial);
       }
   }
 
@@ -129,9 +120,7 @@ struct FewKeys {
     return {from, std::max(from, std::min(band.count - corner, range.to))};
   }
   Index corner(const Band& band, Index r) const { return call.origin - place(r) - band.first; }
-  const float* row(const Band& band, Index r, Index t) const {
-    return band.rows + head(r) * band.head + t * band.width;
-  }
+  const float* row(const Band& band, Index r, Index t) const { return band.at(head(r), t); }
 
   // The other terms of row r's scores, and then its weights. The chunk's maximum and total are written beside `to`.
   void finish(Index r, float* to) const {
@@ -149,8 +138,8 @@ struct FewKeys {
     }
     const float sum = total(row, 0, range.count());
     if (call.drops()) drop(r);
-    std::memset(to, 0, few.value_width * sizeof(float));
-    to[few.value_width] = most, to[few.value_width + 1] = sum;
+    std::memset(to, 0, value_width * sizeof(float));
+    to[value_width] = most, to[value_width + 1] = sum;
     if (call.sequence.relative_values.rows && !call.sequence.positions.are_explicit())
       add_relative_values(r, range, to);
     for (Index n = call.first_explicit(); n < call.axes(); n++)
@@ -166,8 +155,7 @@ struct FewKeys {
 
   // The relative query of axis n.
   const float* relative(Index n, Index r) const {
-    const Index width = few.relative_width(n);
-    return width ? relative_query[n] + r * width : query + r * few.width;
+    return relative_query[n] ? relative_query[n] + r * relative_width(n) : query + r * width;
   }
 
   // The rows of a table that row r's visible keys look up, by explicit positions.
@@ -187,42 +175,37 @@ struct FewKeys {
   // S += scale * (r . RK[d] + RQ[d] . k) + b[d] for axis n, each pair with the rows of its own offset.
   void add_explicit(Index n, Index r, KeyRange range) const {
     const Axis& axis = call.axis(n);
-    const Index count = range.count();
     float products[CHUNK];
     float* weights = of(r) + range.from - begin;
     TableRows table_rows;
-    if (axis.relative_keys.rows) {
-      const Band& band = axis.relative_keys;
+    // Adds term(c, t) to the score of key range.from + c, whose row is t.
+    const auto add_terms = [&](const auto& term) {
+      for (Index c = 0; c < range.count(); c++)
+        if (const Index t = table_rows.row[c]; t != NO_ROW) weights[c] += term(c, t);
+    };
+    if (const Band& band = axis.relative_keys; band.rows) {
       look_up(axis, band, r, range, table_rows);
-      const Index first = table_rows.covered.first;
+      const Index first = table_rows.covered.first, width = band.width;
       if (table_rows.close()) {
         if (table_rows.covered.count() > 0)
-          dot_products(relative(n, r), row(band, r, first), band.width, band.width, table_rows.covered.count(),
-                       products);
-        for (Index c = 0; c < count; c++)
-          if (table_rows.row[c] != NO_ROW) weights[c] += products[table_rows.row[c] - first];
+          dot_products(relative(n, r), row(band, r, first), width, width, table_rows.covered.count(), products);
+        add_terms([&](Index, Index t) { return products[t - first]; });
       } else {
-        const float* rows = row(band, r, 0);
-        dot_each(
-            relative(n, r), [&](Index c) { return rows + std::max(table_rows.row[c], 0) * band.width; }, band.width,
-            count, products);
-        for (Index c = 0; c < count; c++)
-          if (table_rows.row[c] != NO_ROW) weights[c] += products[c];
+        const auto row_of = [&, rows = row(band, r, 0)](Index c) {
+          return rows + std::max(table_rows.row[c], 0) * width;
+        };
+        dot_each(relative(n, r), row_of, width, range.count(), products);
+        add_terms([&](Index c, Index) { return products[c]; });
       }
     }
-    if (axis.relative_queries.rows) {
-      const Band& band = axis.relative_queries;
-      const float scale = float(call.scale);
+    if (const Band& band = axis.relative_queries; band.rows) {
       look_up(axis, band, r, range, table_rows);
-      for (Index c = 0; c < count; c++)
-        if (table_rows.row[c] != NO_ROW)
-          weights[c] += scale * dot(row(band, r, table_rows.row[c]), key(range.from + c), band.width);
+      const float scale = float(call.scale);
+      add_terms([&](Index c, Index t) { return scale * dot(row(band, r, t), key(range.from + c), band.width); });
     }
-    if (axis.bias.rows) {
-      const float* rows = axis.bias.rows + head(r) * axis.bias.head;
-      look_up(axis, axis.bias, r, range, table_rows);
-      for (Index c = 0; c < count; c++)
-        if (table_rows.row[c] != NO_ROW) weights[c] += rows[table_rows.row[c]];
+    if (const Band& band = axis.bias; band.rows) {
+      look_up(axis, band, r, range, table_rows);
+      add_terms([rows = row(band, r, 0)](Index, Index t) { return rows[t]; });
     }
   }
 
@@ -292,7 +275,7 @@ struct FewKeys {
     const Band& band = call.sequence.bias;
     const Index corner = this->corner(band, r);
     const KeyRange in = inside(band, corner, range);
-    const float* rows = band.rows + head(r) * band.head;
+    const float* rows = row(band, r, 0);
     add(r, in, rows + corner + in.from);
     if (band.clamps) add(r, {range.from, in.from}, rows[0]), add(r, {in.to, range.to}, rows[band.count - 1]);
   }

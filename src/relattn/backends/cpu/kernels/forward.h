@@ -19,52 +19,54 @@ struct Forward {
   Forward(const Call& c, const Packed& p)
       : call(c),
         packed(p),
-        query_block(std::min(rounded_up(c.query_block, ROWS), MOST_GROUPS * ROWS)),
+        query_block(std::min({rounded_up(c.query_block, ROWS), rounded_up(c.queries, ROWS), MOST_GROUPS * ROWS})),
         key_block(rounded_up(c.key_block, PANEL)),
         step(key_block + 2 * MARGIN),
         blocks((c.queries + query_block - 1) / query_block) {}
 
   Index units() const { return call.batch * call.heads * blocks; }
 
-  Index scratch() const {
-    const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
-    return room_for(rows * call.value_width, rows * Strip::CARRIED, rounded_up(rows, LANES), rounded_up(rows, LANES),
-                    ROWS * step, rounded_size(), Strip::size(key_block), KeyStrips::size(call, rows, key_block)) +
-           Queries::size(call, rows) + RelativeQueries::size(call, rows) + ExplicitAxes::size(call, most());
-  }
+  struct Scratch {
+    BlockQueries queries;
+    float *output, *carried, *maximum, *total;
+    float* weights;       // a group's, with MARGIN columns more on both sides of every row
+    BFloat16x2* rounded;  // the same in bfloat16
+    float* strip;
+    KeyStrips key_strips;
+    ExplicitScratch of_axes;
+
+    Scratch(const Forward& pass, Workspace& at)
+        : queries(pass.call, pass.query_block, at),
+          output(at.next(pass.query_block * pass.call.value_width)),
+          carried(at.next(pass.query_block * Strip::CARRIED)),
+          maximum(at.next(rounded_up(pass.query_block, LANES))),  // so that what follows begins at a whole vector
+          total(at.next(rounded_up(pass.query_block, LANES))),
+          weights(at.next(ROWS * pass.step, MARGIN)),
+          rounded(at.next<BFloat16x2>(pass.call.takes_pairs() ? ROWS * pass.step / 2 : 0, MARGIN / 2)),
+          strip(at.next(Strip::size(pass.key_block))),
+          key_strips(pass.call, pass.query_block, pass.key_block, at),
+          of_axes(pass.call, std::max(pass.key_block, pass.query_block), at) {}
+  };
 
   // The last block of queries comes first: under causality it sees the most keys.
   void run(Index unit, float* scratch) const {
     const Index n = unit / blocks, block = blocks - 1 - unit % blocks;
     const Head head(call, packed, n / call.heads, n % call.heads);
     const Index i0 = block * query_block, count = std::min(query_block, call.queries - i0);
-    block_of_queries(head, i0, count, scratch);
+    Workspace at(scratch);
+    block_of_queries(head, i0, count, Scratch(*this, at));
   }
 
  private:
-  Index most() const { return std::max(key_block, query_block); }
-  Index rounded_size() const { return call.takes_pairs() ? ROWS * step / 2 : 0; }
-
-  void block_of_queries(const Head& head, Index i0, Index count, float* scratch) const {
+  void block_of_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS), groups = rows / ROWS;
     const Index value_width = call.value_width;
-    const Queries query(call, rows, scratch);
-    float* output = next_part(scratch, rows * value_width);
-    float* carried = next_part(scratch, rows * Strip::CARRIED);
-    float* maximum = next_part(scratch, rounded_up(rows, LANES));  // so that what follows begins at a whole vector
-    float* total = next_part(scratch, rounded_up(rows, LANES));
-    float* weights = next_part(scratch, ROWS * step);  // with MARGIN columns more on both sides of every row
-    BFloat16* rounded =
-        reinterpret_cast<BFloat16*>(next_part(scratch, rounded_size())) + MARGIN;  // weights in bfloat16
-    float* strip = next_part(scratch, Strip::size(key_block));
-    float* key_strips = next_part(scratch, KeyStrips::size(call, rows, key_block));
-    const RelativeQueries relative(head, i0, count, rows, query, scratch);
-    const ExplicitAxes axes(head, most(), scratch);
-    const bool is_explicit = call.sequence.positions.are_explicit();
+    BFloat16* const rounded = reinterpret_cast<BFloat16*>(s.rounded);
+    const ExplicitAxes axes(head, s.of_axes);
 
-    query.load(head, i0, count);
-    std::memset(output, 0, rows * value_width * sizeof(float));
-    for (Index a = 0; a < rows; a++) maximum[a] = -INFINITY, total[a] = 0.0f;
+    s.queries.load(head, i0, count);
+    std::memset(s.output, 0, rows * value_width * sizeof(float));
+    for (Index a = 0; a < rows; a++) s.maximum[a] = -INFINITY, s.total[a] = 0.0f;
     Index next[MOST_GROUPS];
     std::fill(next, next + groups, UNLIMITED);
 
@@ -73,47 +75,41 @@ struct Forward {
     for (Index j0 = call.first_key(i0) / grain * grain; j0 < end; j0 += key_block) {
       const Index columns = std::min(key_block, (looks_up ? call.keys : end) - j0);
       if (!Visible(call, head.b, head.h, i0, count).sees(j0, columns)) continue;
-      const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, key_strips);
-      for (Index g = 0; g < groups; g++) {
-        const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
-        const VisibleColumns visible = Visible(call, head.b, head.h, i, real).keys(j0, columns);
-        const Index begin = std::max(call.first_key(i) - j0, visible.columns.from);
-        const Index stop = std::min(call.end_key(i, real) - j0, visible.columns.stop);
-        if (stop <= begin) continue;
-        const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
-        Start start = {nullptr, 0};
-        if (!is_explicit)
-          start = scores_start(head, relative.operand(a).first(real), i, j0, from, to, Strip::step(key_block), strip,
-                               carried + a * Strip::CARRIED, next[g]);
-        start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
-        if (by_key.at) start = by_key.add_to(start, a, real, from, to, weights + MARGIN, step);
+      axes.fill(s.key_strips, i0, count, j0, columns);
+      for (Index n = 0; n < groups; n++) {
+        const Group g(call, head.b, head.h, i0, count, n * ROWS, j0, columns);
+        if (!g.sees()) continue;
+        float* const output = s.output + g.a * value_width;
+        Start start = scores_start(head, s.queries.relative[0].of(g.a, g.real), g, Strip::step(key_block), s.strip,
+                                   s.carried + g.a * Strip::CARRIED, next[n]);
+        start = axes.scores_start(start, s.queries, g);
+        if (s.key_strips.at) start = s.key_strips.add_to(start, g, s.weights, step);
         Vector most[ROWS];
-        scores_of(head, query.of(call, a).first(real), i, j0, from, to, start, weights + MARGIN, step, most);
-        if (call.changes_scores() || !visible.whole)
-          apply_masks(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
-        online_softmax(weights + MARGIN, real, from, to, most, maximum + a, total + a, output + a * value_width);
-        if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
-        if (head.value_pairs) round_rows(weights + MARGIN, step, real, from, to, rounded);
-        add_values(head, weights + MARGIN, rounded, i, real, j0, begin, stop, output + a * value_width);
-        axes.add_values(weights + MARGIN, step, i, real, j0, {begin, stop}, output + a * value_width);
+        scores_of(head, s.queries.query.of(g.a, g.real), g, start, s.weights, step, most);
+        if (call.changes_scores() || !g.whole) apply_masks(head, g, s.weights, step, nullptr, most);
+        online_softmax(s.weights, g, most, s.maximum + g.a, s.total + g.a, output);
+        if (call.drops()) drop(head, s.weights, g);
+        if (rounded) round_rows(s.weights, step, g, rounded);
+        add_values(head, s.weights, rounded, g, output);
+        axes.add_values(s.weights, step, g, output);
       }
     }
-    for (Index a = 0; a < count; a++) write(head, i0 + a, maximum[a], total[a], output + a * value_width);
+    for (Index a = 0; a < count; a++) write(head, i0 + a, s.maximum[a], s.total[a], s.output + a * value_width);
   }
 
   // Scores become weights e^(score - maximum), with the largest score so far. Sums against an earlier maximum shrink.
-  void online_softmax(float* scores, Index real, Index from, Index to, const Vector (&most)[ROWS], float* maximum,
-                      float* total, float* output) const {
-    for (Index r = 0; r < real; r++) {
+  void online_softmax(float* scores, const Group& g, const Vector (&most)[ROWS], float* maximum, float* total,
+                      float* output) const {
+    for (Index r = 0; r < g.real; r++) {
       const float before = maximum[r], now = std::max(before, largest(most[r]));
       const float finite = now == -INFINITY ? 0.0f : now;
       float* row = scores + r * step;
       if (call.sequence.relative_values.rows) {  // whose diagonals begin and end beside these columns
-        std::memset(row + from - NN_ROWS, 0, NN_ROWS * sizeof(float));
-        std::memset(row + to, 0, NN_ROWS * sizeof(float));
+        std::memset(row + g.from - NN_ROWS, 0, NN_ROWS * sizeof(float));
+        std::memset(row + g.to, 0, NN_ROWS * sizeof(float));
       }
       Vector even = {}, odd = {};
-      for (Index c = from; c < to; c += 2 * LANES) {
+      for (Index c = g.from; c < g.to; c += 2 * LANES) {
         const Vector p = exponential(load(row + c) - splat(finite)),
                      q = exponential(load(row + c + LANES) - splat(finite));
         store(row + c, p), store(row + c + LANES, q);
@@ -130,32 +126,31 @@ struct Forward {
     }
   }
 
-  void drop(const Head& head, float* weights, Index i, Index real, Index j0, Index from, Index to) const {
-    Dropout(call).each(head.b, head.h, i, real, j0, from, to, [&](Index r, Index column, Vector factor) {
+  void drop(const Head& head, float* weights, const Group& g) const {
+    Dropout(call).each(head.b, head.h, g.i, g.real, g.j0, g.from, g.to, [&](Index r, Index column, Vector factor) {
       float* weight = weights + r * step + column;
       store(weight, load(weight) * factor);
     });
   }
 
   // output_r += sum_c weight[r][c] * (v_c + RV[d]). rounded: the weights in bfloat16, where values are pairs.
-  void add_values(const Head& head, const float* weights, const BFloat16* rounded, Index i, Index real, Index j0,
-                  Index from, Index stop, float* output) const {
+  void add_values(const Head& head, const float* weights, const BFloat16* rounded, const Group& g,
+                  float* output) const {
     const Index width = call.value_width;
     if (DOTS && head.value_pairs) {
-      const Index even = from / 2 * 2;
-      const BFloat16x2* values = head.value_pairs + (j0 + even) / 2 * width;
-      for (Index r = 0; r < real; r += NN_ROWS)
-        multiply_nn(rounded + r * step + even, step, 2, values, width, (stop - even + 1) / 2, output + r * width, width,
-                    width);
+      const Index even = g.begin / 2 * 2;
+      const BFloat16x2* values = head.value_pairs + (g.j0 + even) / 2 * width;
+      for (Index r = 0; r < g.real; r += NN_ROWS)
+        multiply_nn(rounded + r * step + even, step, 2, values, width, (g.stop - even + 1) / 2, output + r * width,
+                    width, width);
     } else {
-      const float* values = call.value.of(head.b, head.key_head, j0 + from);
-      for (Index r = 0; r < real; r += NN_ROWS)
-        multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width,
-                    width);
+      const float* values = call.value.of(head.b, head.key_head, g.j0 + g.begin);
+      for (Index r = 0; r < g.real; r += NN_ROWS)
+        multiply_nn(weights + r * step + g.begin, step, 1, values, call.value.row, g.stop - g.begin, output + r * width,
+                    width, width);
     }
     const Table& table = head.sequence().relative_values;
-    if (table.rows && !call.sequence.positions.are_explicit())
-      add_band(table, weights, rounded, step, call.origin + j0 - i - table.band->first, from, stop, output, width);
+    if (table.rows && !call.sequence.positions.are_explicit()) add_band(table, g, weights, rounded, step, output);
   }
 
   void write(const Head& head, Index i, float maximum, float total, const float* output) const {

@@ -13,19 +13,19 @@ namespace {
 
 constexpr Index SPARE = 16;  // floats, so that the caller can align the start to 64 bytes
 
-// Floats of workspace that all threads share, and floats for each thread.
-Index shared_size(const Call& call, bool backward) {
-  return rounded_up(Packed::size(call, backward) + (backward ? Backward::sums(call) : 0), LANES);
-}
+Index aligned(const Workspace& workspace) { return rounded_up(workspace.floats(), LANES); }
 
+// The floats that a thread needs for a unit.
 template <class Pass>
 Index own_size(const Pass& pass) {
-  return rounded_up(pass.scratch(), LANES);
+  Workspace counted;
+  const typename Pass::Scratch scratch(pass, counted);
+  return aligned(counted);
 }
 
-Packed packed_for(const Call& call, bool backward, float*& workspace) {
-  const Packed packed = packed_in(call, backward, workspace);
-  const Packing packing(call, packed);
+Packed packed_for(const Call& call, bool backward, Workspace& workspace) {
+  const Packed packed(call, backward, workspace);
+  const Packing packing = {call, packed};
   parallel_for(packing.units(), call.threads, [&](Index unit, Index) { packing.run(unit); });
   return packed;
 }
@@ -38,32 +38,35 @@ using namespace RELATTN_SET;
 extern "C" {
 
 Index NAMED(relattn_few_workspace, RELATTN_SET)(const Call* call) {
-  const Few few(*call, nullptr);
-  return room_for(few.shared()) + call->threads * own_size(few) + SPARE;
+  Workspace counted;
+  const Few few(*call, counted);
+  return aligned(counted) + call->threads * few.scratch() + SPARE;
 }
 
 // The forward pass for few queries: the same answers, with sums in another order.
 void NAMED(relattn_few, RELATTN_SET)(const Call* address) {
   const Call& call = *address;
-  const Few few(call, call.workspace);
-  const Index own = own_size(few);
-  float* scratch = call.workspace;
-  next_part(scratch, few.shared());
-  parallel_for(few.units(), call.threads, [&](Index unit, Index thread) { few.run(unit, scratch + thread * own); });
+  Workspace workspace(call.workspace);
+  const Few few(call, workspace);
+  float* const scratch = call.workspace + aligned(workspace);
+  parallel_for(few.units(), call.threads,
+               [&](Index unit, Index thread) { few.run(unit, scratch + thread * few.scratch()); });
   parallel_for(few.merges(), call.threads, [&](Index row, Index) { few.merge(row); });
 }
 
 Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
-  const Packed packed = {};
+  Workspace counted;
+  const Packed packed(*call, backward, counted);
+  if (backward) const GradientSums sums(*call, counted);
   const Index own = backward ? own_size(BackwardTiles(*call)) : own_size(Forward(*call, packed));
-  return shared_size(*call, backward) + call->threads * own + SPARE;
+  return aligned(counted) + call->threads * own + SPARE;
 }
 
 void NAMED(relattn_forward, RELATTN_SET)(const Call* address) {
   const Call& call = *address;
-  float* workspace = call.workspace;
-  float* scratch = workspace + shared_size(call, false);
+  Workspace workspace(call.workspace);
   const Packed packed = packed_for(call, false, workspace);
+  float* const scratch = call.workspace + aligned(workspace);
   const Forward forward(call, packed);
   const Index own = own_size(forward);
   parallel_for(forward.units(), call.threads,
@@ -72,13 +75,13 @@ void NAMED(relattn_forward, RELATTN_SET)(const Call* address) {
 
 void NAMED(relattn_backward, RELATTN_SET)(const Call* address) {
   const Call& call = *address;
-  float* workspace = call.workspace;
-  float* scratch = workspace + shared_size(call, true);
+  Workspace workspace(call.workspace);
   const Packed packed = packed_for(call, true, workspace);
   const Backward backward(call, packed, workspace);
-  const Index own = own_size(backward);
+  float* const scratch = call.workspace + aligned(workspace);
+  const Index own = own_size(backward.tiles);
   parallel_for(backward.units(), call.threads,
-               [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own); });
+               [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own, own); });
   parallel_for(backward.query_heads(), call.threads, [&](Index head, Index) { backward.finish_queries(head); });
   parallel_for(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
 }

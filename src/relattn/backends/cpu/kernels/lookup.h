@@ -63,21 +63,31 @@ struct Inside {
   Index before, after, row;
 };
 
-// One table and a group of ROWS rows of pairs: queries and up to `most` keys, or keys and up to `most` queries.
-class Lookup {
- public:
-  static Index size(Index most) {
-    return room_for(ROWS * strip_step_of(most), ROWS * step_of(most), step_of(most), step_of(most));
-  }
+// The most columns of a strip for each column of pairs. A pair's own product costs about as much as so many products
+// of a strip.
+constexpr Index SPREAD = 4;
 
-  // scratch: size(most) floats, which the lookups of one thread may share.
-  Lookup(const Band& table, Index most, float* scratch)
-      : band(table), step(step_of(most)), strip_step(strip_step_of(most)) {
-    strip = next_part(scratch, ROWS * strip_step);
-    index = reinterpret_cast<int32_t*>(next_part(scratch, ROWS * step));
-    near = reinterpret_cast<int32_t*>(next_part(scratch, step));
-    row = next_part(scratch, step);
+// Memory that the lookups of one thread share. most: the columns of a group.
+struct LookupScratch {
+  Index step = 0, strip_step = 0;
+  float* strip = nullptr;  // [ROWS][strip_step]: LANES numbers, the first for pairs without a row, and rows of a table
+  int32_t *index = nullptr, *near = nullptr;  // [ROWS][step], [step]
+  float* row = nullptr;                       // [step]
+
+  LookupScratch() = default;
+  LookupScratch(Index most, Workspace& workspace)
+      : step(rounded_up(most, PANEL)), strip_step(LANES + SPREAD * step + 2 * PANEL) {
+    strip = workspace.next(ROWS * strip_step);
+    index = workspace.next<int32_t>(ROWS * step);
+    near = workspace.next<int32_t>(step);
+    row = workspace.next(step);
   }
+};
+
+// One table and a group of ROWS rows of pairs: queries and up to `most` keys, or keys and up to `most` queries.
+class Lookup : LookupScratch {
+ public:
+  Lookup(const Table& of, const LookupScratch& scratch) : LookupScratch(scratch), table(of), band(*of.band) {}
 
   // The pairs of the queries at `rows` (`height` of them; the last one stands for the rest) and the keys at `columns`.
   void of_queries(const Index* rows, Index height, const Index* columns, Index columns_count) {
@@ -102,41 +112,38 @@ class Lookup {
     each<-1>(Positions(rows, height), columns);
   }
 
-  // to[r * to_step + c] = x_r . T[row of (r, c)], or += if it adds. table: the table of this lookup.
-  template <bool ADDS>
-  void spread(const float* x, const Table& table, float* to, Index to_step) const {
+  // to[r * to_step + c] += x_r . T[row of (r, c)].
+  void spread(const float* x, float* to, Index to_step) const {
     if (far()) {
-      for (Index r = 0; r < ROWS; r++) dots<ADDS>(x + r * band.width, table.rows, index + r * step, to + r * to_step);
+      for (Index r = 0; r < ROWS; r++) dots(x + r * band.width, index + r * step, to + r * to_step);
       return;
     }
     if (covered.count() > 0)
-      Strip{nullptr, 0, band, table.panels, table.rows, nullptr, 0}.products(
-          x, base / PANEL, (covered.end + PANEL - 1) / PANEL, strip + LANES, strip_step);
+      Strip{nullptr, 0, table}.products({x}, base / PANEL, (covered.end + PANEL - 1) / PANEL, strip + LANES,
+                                        strip_step);
     for (Index r = 0; r < ROWS; r++) {
       const float* products = strip + r * strip_step;
       float* pairs = to + r * to_step;
       if (in_a_row) {
-        lay<ADDS>(inside[r], products + LANES - base, pairs);
+        lay(inside[r], products + LANES - base, pairs);
       } else {
         strip[r * strip_step] = 0.0f;
-        pick_out<ADDS>(products, index + r * step, pairs);
+        pick_out(products, index + r * step, pairs);
       }
     }
   }
 
-  // to[r * to_step + c] = b[row of (r, c)], or += if it adds.
-  template <bool ADDS>
-  void spread_bias(const float* rows, float* to, Index to_step) const {
+  // to[r * to_step + c] += b[row of (r, c)].
+  void spread_bias(float* to, Index to_step) const {
     for (Index r = 0; r < ROWS; r++) {
       float* pairs = to + r * to_step;
       if (in_a_row) {
-        lay<ADDS>(inside[r], rows, pairs);
+        lay(inside[r], table.rows, pairs);
         continue;
       }
       for (Index c = 0; c < count; c++) {
         const Index t = row_of(r, c);
-        const float b = t == NO_ROW ? 0.0f : rows[t];
-        pairs[c] = ADDS ? pairs[c] + b : b;
+        if (t != NO_ROW) pairs[c] += table.rows[t];
       }
     }
   }
@@ -157,8 +164,9 @@ class Lookup {
   }
 
   // to[r * to_step] += sum_c weight[r][c] * T[row of (r, c)], for `height` rows rounded up to NN_ROWS.
-  void add_rows_to(const float* rows, Index height, float* to, Index to_step) const {
+  void add_rows_to(Index height, float* to, Index to_step) const {
     const Index width = band.width;
+    const float* rows = table.rows;
     if (far()) {
       for (Index r = 0; r < height; r++) {
         const int32_t* at = index + r * step;
@@ -202,12 +210,6 @@ class Lookup {
   }
 
  private:
-  // The most columns of a strip for each column of pairs. A pair's own product costs about as much as so many products
-  // of a strip.
-  static constexpr Index SPREAD = 4;
-  static Index step_of(Index most) { return rounded_up(most, PANEL); }
-  static Index strip_step_of(Index most) { return LANES + SPREAD * step_of(most) + 2 * PANEL; }
-
   // The positions of ROWS rows.
   struct Positions {
     Index at[ROWS];
@@ -251,15 +253,13 @@ class Lookup {
   }
   void cover(Index first, Index end) { covered = {std::min(covered.first, first), std::max(covered.end, end)}; }
 
-  // to[c] = from[row of column c], or += if it adds.
-  template <bool ADDS>
-  void lay(const Inside& in, const float* from, float* to) const {
-    auto put = [to](Index c, float x) { to[c] = ADDS ? to[c] + x : x; };
+  // to[c] += from[row of column c].
+  void lay(const Inside& in, const float* __restrict from, float* __restrict to) const {
     const float oldest = band.clamps && in.before > 0 ? from[0] : 0.0f;
     const float newest = band.clamps && in.after < count ? from[band.count - 1] : 0.0f;
-    for (Index c = 0; c < in.before; c++) put(c, oldest);
-    for (Index c = in.before; c < in.after; c++) put(c, from[in.row + c - in.before]);
-    for (Index c = in.after; c < count; c++) put(c, newest);
+    for (Index c = 0; c < in.before; c++) to[c] += oldest;
+    for (Index c = in.before; c < in.after; c++) to[c] += from[in.row + c - in.before];
+    for (Index c = in.after; c < count; c++) to[c] += newest;
   }
 
   // sums[row of column c] += weights[c].
@@ -284,20 +284,17 @@ class Lookup {
     for (; c < count; c++) sums[at[c]] += weights[c];
   }
 
-  // to[c] = products[at[c]], or += if it adds.
-  template <bool ADDS>
+  // to[c] += products[at[c]].
   void pick_out(const float* __restrict products, const int32_t* __restrict at, float* __restrict to) const {
-    for (Index c = 0; c < count; c++) to[c] = ADDS ? to[c] + products[at[c]] : products[at[c]];
+    for (Index c = 0; c < count; c++) to[c] += products[at[c]];
   }
 
-  // to[c] = x . row at[c], or += if it adds.
-  template <bool ADDS>
-  void dots(const float* x, const float* rows, const int32_t* at, float* to) const {
+  // to[c] += x . row at[c].
+  void dots(const float* x, const int32_t* at, float* to) const {
     const Index width = band.width;
-    float* products = ADDS ? row : to;
-    dot_each(x, [=](Index c) { return rows + std::max(at[c], 0) * width; }, width, count, products);
-    for (Index c = 0; c < count && !band.clamps; c++) products[c] = at[c] == NO_ROW ? 0.0f : products[c];
-    for (Index c = 0; c < count && ADDS; c++) to[c] += products[c];
+    const float* rows = table.rows;
+    dot_each(x, [=](Index c) { return rows + std::max(at[c], 0) * width; }, width, count, row);
+    for (Index c = 0; c < count; c++) to[c] += at[c] == NO_ROW ? 0.0f : row[c];
   }
 
   // The collected numbers, 0 where a pair has no row; for pairs that spread too far for a strip.
@@ -308,12 +305,8 @@ class Lookup {
     return row;
   }
 
+  const Table& table;
   const Band& band;
-  const Index step, strip_step;
-  float* strip;    // [ROWS][strip_step]: LANES numbers, the first for pairs without a row, and the rows from `base` on
-  int32_t* index;  // [ROWS][step]
-  int32_t* near;
-  float* row;
   Inside inside[ROWS];
   bool in_a_row = false;  // keys go up by one: `inside` holds in place of `index`
   Index count = 0, base = 0;

@@ -32,24 +32,20 @@ static void mask_scores(const Call& call, Index b, Index h, Index i, Index from,
     const float* added = call.added_mask + mask;
     for (Index c = 0; c < count; c++) row[c] = added[c * step] == -INFINITY ? -INFINITY : row[c] + added[c * step];
   }
-  if (call.pair_mask) {
-    const uint8_t* attends = call.pair_mask + mask;
-    for (Index c = 0; c < count; c++) row[c] = attends[c * step] ? row[c] : -INFINITY;
-  }
-  if (call.key_mask) {
-    const uint8_t* keeps = call.key_mask + b * call.keys + from;
-    for (Index c = 0; c < count; c++) row[c] = keeps[c] ? row[c] : -INFINITY;
-  }
+  const auto hide_unless = [=](const auto& attends) {
+    for (Index c = 0; c < count; c++) row[c] = attends(c) ? row[c] : -INFINITY;
+  };
+  if (call.pair_mask) hide_unless([step, at = call.pair_mask + mask](Index c) { return at[c * step]; });
+  const Index first = b * call.keys + from;
+  if (call.key_mask) hide_unless([at = call.key_mask + first](Index c) { return at[c]; });
   if (call.key_segments) {
     const Index id = call.query_segments[b * call.queries + i];
-    const Index* ids = call.key_segments + b * call.keys + from;
-    for (Index c = 0; c < count; c++) row[c] = ids[c] == id ? row[c] : -INFINITY;
+    hide_unless([id, ids = call.key_segments + first](Index c) { return ids[c] == id; });
   }
-  if (call.sequence.positions.limited()) {
-    const Range visible = call.sequence.positions.visible_to(call.sequence.positions.queries(b)[i]);
-    const Index* keys = call.sequence.positions.keys(b) + from;
-    for (Index c = 0; c < count; c++) row[c] = visible.has(keys[c]) ? row[c] : -INFINITY;
-  }
+  const Positions& positions = call.sequence.positions;
+  if (!positions.limited()) return;
+  const Range visible = positions.visible_to(positions.queries(b)[i]);
+  hide_unless([visible, keys = positions.keys(b) + from](Index c) { return visible.has(keys[c]); });
 }
 
 }  // namespace RELATTN_SET

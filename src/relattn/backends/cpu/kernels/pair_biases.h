@@ -9,24 +9,15 @@ struct PairBiases {
   float* at = nullptr;  // [heads][rows][step]: Lq and Lk rounded up to whole groups and panels, with zeros beyond them
   Index heads = 0, rows = 0, step = 0;
 
-  // Whether they are used: only if they take no more memory than the queries in float32.
-  static bool serve(const Call& call) {
-    bool any = false;
-    for (Index n = call.first_explicit(); n < call.axes(); n++) {
-      const Axis& axis = call.axis(n);
-      if (!axis.bias.rows) continue;
-      if (axis.positions.query_batch || axis.positions.key_batch) return false;
-      any = true;
-    }
-    return any && call.batch > 1 && call.keys <= call.batch * call.width;
-  }
-  static Index heads_of(const Call& call) {
+  PairBiases() = default;
+  PairBiases(const Call& call, Workspace& workspace) {
+    if (!serve(call)) return;
+    heads = 1;
     for (Index n = call.first_explicit(); n < call.axes(); n++)
-      if (call.axis(n).bias.rows && call.axis(n).bias.heads > 1) return call.heads;
-    return 1;
-  }
-  static Index size(const Call& call) {
-    return serve(call) ? heads_of(call) * rounded_up(call.queries, ROWS) * rounded_up(call.keys, PANEL) : 0;
+      if (call.axis(n).bias.rows && call.axis(n).bias.heads > 1) heads = call.heads;
+    rows = rounded_up(call.queries, ROWS);
+    step = rounded_up(call.keys, PANEL);
+    at = workspace.next(heads * rows * step);
   }
 
   // The units of work: one row of a head each.
@@ -43,9 +34,20 @@ struct PairBiases {
   Start start(Index h, Index i, Index j) const { return {at + ((heads == 1 ? 0 : h) * rows + i) * step + j, step}; }
 
  private:
+  // Whether they are used: only if they take no more memory than the queries in float32.
+  static bool serve(const Call& call) {
+    bool any = false;
+    for (Index n = call.first_explicit(); n < call.axes(); n++) {
+      const Axis& axis = call.axis(n);
+      if (!axis.bias.rows) continue;
+      if (axis.positions.query_batch || axis.positions.key_batch) return false;
+      any = true;
+    }
+    return any && call.batch > 1 && call.keys <= call.batch * call.width;
+  }
   static void add(const Axis& axis, Index keys, Index h, Index i, float* row) {
     const Band& band = axis.bias;
-    const float* rows = band.rows + h * band.head;
+    const float* rows = band.at(h, 0);
     const Index position = axis.positions.query[i];
     for (Index j = 0; j < keys; j++) {
       const Index t = band.row_of(wrapped_difference(axis.positions.key[j], position));
@@ -53,15 +55,5 @@ struct PairBiases {
     }
   }
 };
-
-INLINE PairBiases pair_biases_of(const Call& call, float*& workspace) {
-  PairBiases biases;
-  if (!PairBiases::serve(call)) return biases;
-  biases.heads = PairBiases::heads_of(call);
-  biases.rows = rounded_up(call.queries, ROWS);
-  biases.step = rounded_up(call.keys, PANEL);
-  biases.at = next_part(workspace, PairBiases::size(call));
-  return biases;
-}
 
 }  // namespace RELATTN_SET

@@ -93,6 +93,10 @@ INLINE Index numbers_of(Index width) {
   return width;
 }
 
+INLINE Index numbers_of(Index width, bool pairs) {
+  return pairs ? numbers_of<BFloat16x2>(width) : numbers_of<float>(width);
+}
+
 // The vector at number k of a row of floats as Numbers. Two vectors make one of pairs; a last one is paired with zeros.
 template <class Number>
 INLINE Vector numbers_at(const float* row, Index width, Index k) {

@@ -5,6 +5,7 @@
 #include "dropout.h"
 #include "masks.h"
 #include "packed.h"
+#include "visible.h"
 
 namespace RELATTN_SET {
 
@@ -29,98 +30,68 @@ static void copy_pairs(const float* rows, Index row_step, Index count, Index wid
   std::memset(to + count * row, 0, (rounded_up(count, ROWS) - count) * row * sizeof(BFloat16x2));
 }
 
-// A block of queries times the scale; and as pairs without the scale, null where the call takes no pairs.
-struct Queries {
-  float* floats;
-  BFloat16x2* pairs;
+// Rows of a block of queries as products take them: q or r times the scale, or dO; and as pairs without a factor.
+struct QueryRows {
+  float* floats = nullptr;
+  BFloat16x2* pairs = nullptr;  // null where products take floats
+  Index width = 0;
+  float scale = 1.0f;
 
-  static Index size(const Call& call, Index rows) {
-    return room_for(rows * call.width, call.takes_pairs() ? rows * numbers_of<BFloat16x2>(call.width) : 0);
+  QueryRows() = default;
+  QueryRows(Index rows, Index of_width, bool as_pairs, double factor, Workspace& workspace)
+      : width(of_width), scale(float(factor)) {
+    floats = workspace.next(rows * width);
+    pairs = workspace.next<BFloat16x2>(as_pairs ? rows * numbers_of<BFloat16x2>(width) : 0);
   }
-  // scratch: advances by size().
-  Queries(const Call& call, Index rows, float*& scratch)
-      : floats(next_part(scratch, rows * call.width)), pairs(nullptr) {
-    if (!call.takes_pairs()) return;
-    pairs = reinterpret_cast<BFloat16x2*>(next_part(scratch, rows * numbers_of<BFloat16x2>(call.width)));
+  void load(const Rows& from, Index b, Index h, Index i0, Index count) const {
+    copy_rows(from, b, h, i0, count, width, scale, floats);
+    if (pairs) copy_pairs(from.of(b, h, i0), from.row, count, width, pairs);
+  }
+  // The row of the query a of the block.
+  const float* row(Index a) const { return floats + a * width; }
+  // The group that begins with it, of which `real` rows are read.
+  Operand of(Index a, Index real = ROWS) const {
+    return {row(a), pairs ? pairs + a * numbers_of<BFloat16x2>(width) : nullptr, scale, real};
+  }
+};
+
+// The queries of a block, and the relative queries of every axis: those of the block where r is q.
+struct BlockQueries {
+  QueryRows query, relative[MOST_AXES];
+
+  BlockQueries(const Call& call, Index rows, Workspace& workspace)
+      : query(rows, call.width, call.takes_pairs(), call.scale, workspace) {
+    for (Index n = 0; n < call.axes(); n++) {
+      const Axis& axis = call.axis(n);
+      const bool as_pairs = call.takes_pairs(axis, axis.relative_keys);
+      const Index width = axis.relative_width;
+      relative[n] = width ? QueryRows(rows, width, as_pairs, call.scale, workspace) : query;
+    }
   }
   void load(const Head& head, Index i0, Index count) const {
     const Call& call = head.call;
-    copy_rows(call.query, head.b, head.h, i0, count, call.width, float(call.scale), floats);
-    if (pairs) copy_pairs(call.query.of(head.b, head.h, i0), call.query.row, count, call.width, pairs);
-  }
-  // The group that begins with the query a of the block.
-  Operand of(const Call& call, Index a) const {
-    return {floats + a * call.width, pairs ? pairs + a * numbers_of<BFloat16x2>(call.width) : nullptr, call.scale};
+    query.load(call.query, head.b, head.h, i0, count);
+    for (Index n = 0; n < call.axes(); n++)
+      if (call.axis(n).relative_width) relative[n].load(call.axis(n).relative_query, head.b, head.h, i0, count);
   }
 };
 
-// The relative queries of every axis, for a block of queries: r times the scale, or q where r is q.
-struct RelativeQueries {
-  const float* at[MOST_AXES];
-  Index width[MOST_AXES];
-  const BFloat16x2* pairs =
-      nullptr;  // without the scale, for the relative keys of contiguous positions, if those are pairs
-  double scale;
-
-  static Index size(const Call& call, Index rows) {
-    const Axis& sequence = call.sequence;
-    const bool own = sequence.relative_width && call.takes_pairs(sequence, sequence.relative_keys);
-    Index floats = room_for(own ? rows * numbers_of<BFloat16x2>(sequence.relative_width) : 0);
-    for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * call.axis(n).relative_width);
-    return floats;
-  }
-  // query: the queries of the block. rows: the most rows. scratch: advances by size().
-  RelativeQueries(const Head& head, Index i0, Index count, Index rows, const Queries& query, float*& scratch)
-      : scale(head.call.scale) {
-    const Call& call = head.call;
-    for (Index n = 0; n < call.axes(); n++) {
-      const Axis& axis = call.axis(n);
-      at[n] = query.floats, width[n] = call.width;
-      if (!axis.relative_width) continue;
-      float* to = next_part(scratch, rows * axis.relative_width);
-      copy_rows(axis.relative_query, head.b, head.h, i0, count, axis.relative_width, float(call.scale), to);
-      at[n] = to, width[n] = axis.relative_width;
-    }
-    const Axis& sequence = call.sequence;
-    if (!call.takes_pairs(sequence, sequence.relative_keys)) return;
-    pairs = query.pairs;
-    if (!sequence.relative_width) return;
-    BFloat16x2* own =
-        reinterpret_cast<BFloat16x2*>(next_part(scratch, rows * numbers_of<BFloat16x2>(sequence.relative_width)));
-    const Rows& r = sequence.relative_query;
-    copy_pairs(r.of(head.b, head.h, i0), r.row, count, sequence.relative_width, own);
-    pairs = own;
-  }
-  // The row of the query a of the block.
-  const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
-  // The row of the query a of the block, as panels take it.
-  Operand operand(Index a) const {
-    return {of(0, a), pairs ? pairs + a * numbers_of<BFloat16x2>(width[0]) : nullptr, scale};
-  }
-};
-
-// scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries. The number of key c and query a (counted from
-// the first of each) lies at at[c * step + last - a], wherever the table's panels begin.
+// scale * sum_c RQ_c[d_c] . k_j for a block of keys and a block of queries. The number of key c and query a (counted
+// from the first of each) lies at at[c * step + last - a], wherever the table's panels begin.
 struct KeyStrips {
-  float *at, *keys;  // keys: one after the other, rounded up to whole panels and groups
   Index step, last;
+  float *at, *keys;  // keys: times the scale, one after the other, rounded up to whole panels and groups
 
-  static Index step_of(Index queries) { return rounded_up(queries, ROWS) + ROWS + 3 * PANEL; }
-  // Whole groups of keys are multiplied, and whole panels are read.
-  static Index rows_of(Index keys) { return rounded_up(rounded_up(keys, PANEL), ROWS); }
-  static Index size(const Call& call, Index queries, Index keys) {
-    const Index rows = rows_of(keys);
-    return call.has(&Axis::relative_queries) ? room_for(rows * step_of(queries), rows * call.width) : 0;
+  // For up to `queries` queries and `columns` keys; `at` is null where no axis has such a table.
+  KeyStrips(const Call& call, Index queries, Index columns, Workspace& workspace)
+      : step(rounded_up(queries, ROWS) + ROWS + 3 * PANEL), last(step - 2 * PANEL) {
+    // Whole groups of keys are multiplied, and whole panels are read.
+    const Index rows = call.has(&Axis::relative_queries) ? rounded_up(rounded_up(columns, PANEL), ROWS) : 0;
+    at = workspace.next(rows * step);
+    keys = workspace.next(rows * call.width);
   }
-
-  // For `queries` queries and the keys j0 .. j0 + count - 1; the keys are loaded times the scale. scratch: size()
-  // floats.
-  static KeyStrips in(float* scratch, const Head& head, Index queries, Index j0, Index count) {
-    const Index rows = rows_of(count), width = head.call.width, step = step_of(queries);
-    float* at = next_part(scratch, rows * step);
-    float* keys = next_part(scratch, rows * width);
-    copy_rows(head.call.key, head.b, head.key_head, j0, count, width, float(head.call.scale), keys);
-    return {at, keys, step, rounded_up(queries, ROWS) + ROWS + PANEL};
+  void load_keys(const Head& head, Index j0, Index count) const {
+    copy_rows(head.call.key, head.b, head.key_head, j0, count, head.call.width, float(head.call.scale), keys);
   }
 
   // The numbers of contiguous positions, for the keys j0 .. j0 + count - 1 and the queries of i0 .. i0 + queries - 1
@@ -129,24 +100,24 @@ struct KeyStrips {
     const Call& call = head.call;
     const Table& table = head.sequence().relative_queries;
     const Band& band = *table.band;
-    const Strip products{nullptr, step, band, table.panels, table.rows, nullptr, 0};
+    const Strip products{nullptr, step, table};
     for (Index c = 0; c < count; c += ROWS) {
       const Index corner = call.origin + j0 + c - i0 - band.first;  // t of key c and query 0
       const Index from = call.first_query(j0 + c) - i0, to = call.end_query(j0 + c, ROWS) - i0;
       const Index first = floor_divided(corner - (std::min(to, queries) - 1), PANEL);
       const Index end = floor_divided(corner + ROWS - 1 - std::max(from, Index(0)), PANEL) + 1;
       // Row r holds the same offsets one column further left than row r - 1. So the column depends only on the query.
-      products.products(keys + c * call.width, first, end, at + c * step + first * PANEL - corner + last, step - 1);
+      products.products({keys + c * call.width}, first, end, at + c * step + first * PANEL - corner + last, step - 1);
     }
   }
 
-  // The numbers from which the scores of the queries a .. a + real - 1 start: `start` plus these strips, transposed, in
-  // tile[r][column]. The other rows of the group start from any finite number.
-  Start add_to(Start start, Index a, Index real, Index from, Index to, float* tile, Index tile_step) const {
-    for (Index column = from; column < to; column += LANES) {
+  // The numbers from which a group's scores start: `start` plus these strips, transposed, in tile[r][column]. Rows
+  // without a query start from any finite number.
+  Start add_to(Start start, const Group& g, float* tile, Index tile_step) const {
+    for (Index column = g.from; column < g.to; column += LANES) {
 #pragma GCC unroll 2
       for (int r0 = 0; r0 < ROWS; r0 += LANES) {
-        const float* first = at + column * step + last - a - r0 - (LANES - 1);  // lane n: row r0 + LANES - 1 - n
+        const float* first = at + column * step + last - g.a - r0 - (LANES - 1);  // lane n: row r0 + LANES - 1 - n
         Vector rows[LANES];
 #pragma GCC unroll 16
         for (int c = 0; c < LANES; c++) rows[c] = load(first + c * step);
@@ -159,7 +130,8 @@ struct KeyStrips {
         }
       }
     }
-    for (Index r = real; r < ROWS; r++) std::memset(tile + r * tile_step + from, 0, (to - from) * sizeof(float));
+    for (Index r = g.real; r < ROWS; r++)
+      std::memset(tile + r * tile_step + g.from, 0, (g.to - g.from) * sizeof(float));
     return {tile, tile_step};
   }
 };
@@ -244,51 +216,50 @@ static void scores_of_width(const Number* __restrict query, const Number* __rest
   for (int r = 0; r < R; r++) most[r] = largest_so_far[r];
 }
 
-// Writes the scores of rows i .. i + ROWS - 1 and of the columns from .. to - 1 of the block of keys that begins at j0
-// into scores[r][column], and the largest score of each row into `most`.
-// from, to: multiples of PANEL. start: the numbers from which the scores start; start.at is null for zeros.
-static void scores_of(const Head& head, const Operand& query, Index i, Index j0, Index from, Index to, Start start,
-                      float* scores, Index step, Vector (&most)[ROWS]) {
+// Writes the scores of a group into scores[r][column], in whole panels, and the largest score of each row into `most`.
+// start: the numbers from which the scores start; start.at is null for zeros.
+static void scores_of(const Head& head, const Operand& query, const Group& g, Start start, float* scores, Index step,
+                      Vector (&most)[ROWS]) {
   const auto of_numbers = [&](auto* rows, auto* keys) {
     const Index width = numbers_of<std::decay_t<decltype(*rows)>>(head.call.width);
     by_width(width, [&](auto known) {
       by_rows(query.real, [&](auto group) {
-        scores_of_width<known.known, group.rows>(rows, keys + (j0 - head.panels.first) * width, width, query.scale,
-                                                 OffsetLimits::of(head.call, i), start, j0, from, to, scores, step,
-                                                 most);
+        scores_of_width<known.known, group.rows>(rows, keys + (g.j0 - head.panels.first) * width, width, query.scale,
+                                                 OffsetLimits::of(head.call, g.i), start, g.j0, g.from, g.to, scores,
+                                                 step, most);
       });
     });
   };
-  if (query.are_pairs())
+  if (DOTS && query.pairs)
     of_numbers(query.pairs, reinterpret_cast<const BFloat16x2*>(head.panels.keys));
   else
     of_numbers(query.floats, head.panels.keys);
 }
 
 // The numbers from which the scores of a group of contiguous positions start: relative keys with the bias, or only the
-// bias, or zeros (a null pointer).
+// bias, or zeros (a null pointer), as where positions are explicit.
 //
 // x: the relative queries of the group. columns, carried, next: see Strip::fill.
-INLINE Start scores_start(const Head& head, const Operand& x, Index i, Index j0, Index from, Index to, Index step,
-                          float* columns, float* carried, Index& next) {
-  const Call& call = head.call;
+INLINE Start scores_start(const Head& head, const Operand& x, const Group& g, Index step, float* columns,
+                          float* carried, Index& next) {
+  if (head.call.sequence.positions.are_explicit()) return {nullptr, 0};
   const Table& table = head.sequence().relative_keys;
-  const Band& band = *table.band;
   if (table.rows) {
-    const Strip strip{columns, step, band, table.panels, table.rows, head.biases, head.bias_first};
-    return strip.fill(x, call.origin + j0 - i - band.first, from, to, carried, next);
+    const Strip strip{columns, step, table, head.biases, head.bias_first};
+    return strip.fill(x, g.offset - table.band->first, g.from, g.to, carried, next);
   }
-  if (head.biases) return {head.biases + (call.origin + j0 - i - head.bias_first), -1};
+  if (head.biases) return {head.biases + (g.offset - head.bias_first), -1};
   return {nullptr, 0};
 }
 
-// to[r][.] += sum_c factors[r][c] * T[t], t = corner + c - r, for the columns from .. stop - 1 of ROWS rows. It is one
-// product with the rows inside the table, read along the diagonals, and the sums beyond the table times the edge rows.
+// to[r][.] += sum_c factors[r][c] * T[t] for a group of contiguous positions. It is one product with the rows inside
+// the table, read along the diagonals, and the sums beyond the table times the edge rows.
 //
-// factors: with NN_ROWS readable zeros before column `from` and after column `stop - 1`. rounded: the same in bfloat16
-// where the table's rows are pairs.
-static void add_band(const Table& table, const float* factors, const BFloat16* rounded, Index step, Index corner,
-                     Index from, Index stop, float* to, Index to_step) {
+// factors: with NN_ROWS readable zeros before the first column and after the last. rounded: the same in bfloat16 where
+// the table's rows are pairs.
+static void add_band(const Table& table, const Group& g, const float* factors, const BFloat16* rounded, Index step,
+                     float* to) {
+  const Index corner = g.offset - table.band->first, from = g.begin, stop = g.stop, to_step = table.band->width;
   const Band& band = *table.band;
   const float* rows = table.rows;
   for (int r0 = 0; r0 < ROWS; r0 += NN_ROWS) {
@@ -314,29 +285,29 @@ static void add_band(const Table& table, const float* factors, const BFloat16* r
   }
 }
 
-// rounded[r][c] = the bfloat16 nearest to factors[r][c] for `rows` rows, for the columns from .. to - 1 and the columns
-// of a table's diagonals on both sides.
-static void round_rows(const float* factors, Index step, Index rows, Index from, Index to, BFloat16* rounded) {
-  for (Index r = 0; r < rows; r++) {
-    for (Index c = from; c < to; c += 2 * LANES)
+// rounded[r][c] = the bfloat16 nearest to factors[r][c], for the whole panels of a group and the columns of a table's
+// diagonals on both sides.
+static void round_rows(const float* factors, Index step, const Group& g, BFloat16* rounded) {
+  for (Index r = 0; r < g.real; r++) {
+    for (Index c = g.from; c < g.to; c += 2 * LANES)
       store_nearest(rounded + r * step + c, load(factors + r * step + c), load(factors + r * step + c + LANES));
-    std::memset(rounded + r * step + from - NN_ROWS, 0, NN_ROWS * sizeof(BFloat16));
-    std::memset(rounded + r * step + to, 0, NN_ROWS * sizeof(BFloat16));
+    std::memset(rounded + r * step + g.from - NN_ROWS, 0, NN_ROWS * sizeof(BFloat16));
+    std::memset(rounded + r * step + g.to, 0, NN_ROWS * sizeof(BFloat16));
   }
 }
 
-// Applies the cap, the key bias and masks to the scores, pair by pair, in the columns from .. stop - 1, and finds the
-// largest score of each row. stop: at most the number of the block's keys; all columns from there to the end of a panel
-// are hidden. slopes: the place for the cap's derivatives, rows `step` apart, or null.
-static void apply_masks(const Head& head, Index i, Index rows, Index j0, Index from, Index stop, float* scores,
-                        Index step, float* slopes, Vector (&most)[ROWS]) {
-  for (Index r = 0; r < rows; r++) {
+// Applies the cap, the key bias and masks to the scores of a group, pair by pair, and finds the largest score of each
+// row. All columns from `stop` to the end of a panel are hidden. slopes: the place for the cap's derivatives, rows
+// `step` apart, or null.
+static void apply_masks(const Head& head, const Group& g, float* scores, Index step, float* slopes,
+                        Vector (&most)[ROWS]) {
+  for (Index r = 0; r < g.real; r++) {
     float* row = scores + r * step;
-    cap_and_bias(head.call, head.b, head.h, i + r, j0 + from, stop - from, row + from,
-                 slopes ? slopes + r * step + from : nullptr);
-    mask_scores(head.call, head.b, head.h, i + r, j0 + from, j0 + stop, row + from);
+    cap_and_bias(head.call, head.b, head.h, g.i + r, g.j0 + g.from, g.stop - g.from, row + g.from,
+                 slopes ? slopes + r * step + g.from : nullptr);
+    mask_scores(head.call, head.b, head.h, g.i + r, g.j0 + g.from, g.j0 + g.stop, row + g.from);
     Vector m = splat(-INFINITY);
-    for (Index c = from; c < rounded_up(stop, LANES); c += LANES) m = larger(m, load(row + c));
+    for (Index c = g.from; c < rounded_up(g.stop, LANES); c += LANES) m = larger(m, load(row + c));
     most[r] = m;
   }
 }

@@ -16,19 +16,20 @@ struct Panels {
   Index head = 0, count = 0;  // numbers between heads, panels of a head
   bool pairs = false;
 
-  static Index row(const Band& band, bool pairs) {
-    return pairs ? numbers_of<BFloat16x2>(band.width) : numbers_of<float>(band.width);
-  }
-  static Index size(const Band& band, bool pairs) {
-    return band.rows ? band.heads * rounded_up(band.count, PANEL) * row(band, pairs) : 0;
+  Panels() = default;
+  Panels(const Band& band, bool as_pairs, Workspace& workspace) : pairs(as_pairs) {
+    if (!band.rows) return;
+    count = rounded_up(band.count, PANEL) / PANEL;
+    head = count * PANEL * numbers_of(band.width, pairs);
+    at = workspace.next(band.heads * head);
   }
   // Panel `unit` of all heads' panels; the last one's spare columns repeat the edge row where the table clamps.
   void pack(const Band& band, Index unit) const {
     const Index h = unit / count, p = unit % count;
-    const float *rows = band.rows + h * band.head, *last = rows + (band.count - 1) * band.width;
     const auto pack_as = [&](auto* panels) {
-      pack_panel(rows, band.width, band.width, p * PANEL, band.count, band.clamps ? last : nullptr,
-                 panels + h * head + p * row(band, pairs) * PANEL);
+      pack_panel(band.at(h, 0), band.width, band.width, p * PANEL, band.count,
+                 band.clamps ? band.at(h, band.count - 1) : nullptr,
+                 panels + h * head + p * PANEL * numbers_of(band.width, pairs));
     };
     if (DOTS && pairs)
       pack_as(reinterpret_cast<BFloat16x2*>(at));
@@ -37,52 +38,59 @@ struct Panels {
   }
 };
 
-INLINE Panels panels_of(const Band& band, bool pairs, float*& workspace) {
-  Panels panels;
-  if (!band.rows) return panels;
-  panels.pairs = pairs;
-  panels.count = rounded_up(band.count, PANEL) / PANEL;
-  panels.head = panels.count * Panels::row(band, pairs) * PANEL;
-  panels.at = next_part(workspace, Panels::size(band, pairs));
-  return panels;
-}
-
 // A table's rows two by two, for multiply_nn.
 struct RowPairs {
+  static constexpr Index UNIT = 64;
   BFloat16x2* at = nullptr;
   Index head = 0, count = 0;  // pairs between heads, units of a head
-  static constexpr Index UNIT = 64;
 
-  static Index size(const Band& band) { return band.heads * ((band.count + 1) / 2) * band.width; }
+  RowPairs() = default;
+  RowPairs(const Band& band, bool serves, Workspace& workspace) {
+    if (!serves) return;
+    head = (band.count + 1) / 2 * band.width;
+    count = (band.count + UNIT - 1) / UNIT;
+    at = workspace.next<BFloat16x2>(band.heads * head);
+  }
   void pack(const Band& band, Index unit) const {
     const Index h = unit / count, first = unit % count * UNIT;
-    pair_rows(band.rows + h * band.head + first * band.width, band.width, band.width,
-              std::min(UNIT, band.count - first), at + h * head + first / 2 * band.width);
+    pair_rows(band.at(h, first), band.width, band.width, std::min(UNIT, band.count - first),
+              at + h * head + first / 2 * band.width);
   }
 };
 
-INLINE RowPairs row_pairs_of(const Band& band, bool pairs, float*& workspace) {
-  RowPairs rows;
-  if (!pairs) return rows;
-  rows.head = (band.count + 1) / 2 * band.width;
-  rows.count = (band.count + RowPairs::UNIT - 1) / RowPairs::UNIT;
-  rows.at = reinterpret_cast<BFloat16x2*>(next_part(workspace, RowPairs::size(band)));
-  return rows;
-}
+// One head's table: its rows as they are, and packed as panels or two by two.
+struct Table {
+  const Band* band;
+  const float *rows, *panels;
+  bool pairs;  // what the panels hold
+  const BFloat16x2* row_pairs;
+
+  Table() = default;
+  Table(const Band& of, const Panels& packed, const RowPairs& two, Index h)
+      : band(&of),
+        rows(of.rows ? of.at(h, 0) : nullptr),
+        panels(packed.at ? packed.at + (of.heads == 1 ? 0 : h) * packed.head : nullptr),
+        pairs(packed.pairs),
+        row_pairs(two.at ? two.at + (of.heads == 1 ? 0 : h) * two.head : nullptr) {}
+};
 
 // The bias of every offset of contiguous positions, with space on both sides so that whole vectors can be read.
 struct Biases {
   static constexpr Index ROOM = ROWS + 2 * PANEL;
-  float* at = nullptr;  // of offset `first`
-  Index head = 0, first = 0;
+  float* at = nullptr;  // of offset `first`; null where there are none
+  Index heads = 0, head = 0, first = 0;
 
-  static bool needed(const Call& call) { return call.sequence.bias.rows && !call.sequence.positions.are_explicit(); }
-  static Index size(const Call& call) {
-    return needed(call) ? call.sequence.bias.heads * (call.queries + call.keys + 2 * ROOM) : 0;
+  Biases() = default;
+  Biases(const Call& call, Workspace& workspace) {
+    if (!call.sequence.bias.rows || call.sequence.positions.are_explicit()) return;
+    heads = call.sequence.bias.heads;
+    head = call.queries + call.keys + 2 * ROOM;
+    first = call.origin - call.queries + 1 - ROOM;
+    at = workspace.next(heads * head);
   }
-  void expand(const Call& call, Index h) const {
-    const Band& band = call.sequence.bias;
-    const float* rows = band.rows + h * band.head;
+  const float* of(Index h) const { return at ? at + (heads == 1 ? 0 : h) * head : nullptr; }
+  void expand(const Band& band, Index h) const {
+    const float* rows = band.at(h, 0);
     for (Index n = 0; n < head; n++) {
       const Index t = band.row_of(first + n);
       at[h * head + n] = t == NO_ROW ? 0.0f : rows[t];
@@ -90,38 +98,19 @@ struct Biases {
   }
 };
 
-INLINE Biases biases_of(const Call& call, float*& workspace) {
-  Biases biases;
-  if (!Biases::needed(call)) return biases;
-  biases.head = call.queries + call.keys + 2 * Biases::ROOM;
-  biases.first = call.origin - call.queries + 1 - Biases::ROOM;
-  biases.at = next_part(workspace, Biases::size(call));
-  return biases;
-}
-
 // The numbers from which the scores of a group of ROWS queries start: pair (r, column) at `at + r * step + column`.
 struct Start {
   const float* at;
   Index step;
 };
 
-// ROWS rows for products with panels: as floats; also as pairs where the panels hold pairs. Pairs are without the
+// ROWS rows for products with panels: as floats, and where panels may hold pairs also as pairs. Pairs are without the
 // scale; their products are multiplied with it. Only the products of the first `real` rows are read.
 struct Operand {
   const float* floats;
   const BFloat16x2* pairs = nullptr;
   float scale = 1.0f;
   Index real = ROWS;
-
-  Operand(const float* rows) : floats(rows) {}
-  bool are_pairs() const { return DOTS && pairs; }
-  Operand first(Index rows) const {
-    Operand part = *this;
-    part.real = rows;
-    return part;
-  }
-  Operand(const float* rows, const BFloat16x2* as_pairs, double with)
-      : floats(rows), pairs(as_pairs), scale(float(with)) {}
 };
 
 // The products of ROWS rows x with a table's rows, one column per offset.
@@ -129,15 +118,12 @@ struct Strip {
   static constexpr Index CARRIED = 3 * PANEL;  // columns that the next block of keys takes over
   static Index step(Index block) { return block + ROWS + 2 * PANEL; }
   static Index size(Index block) { return ROWS * step(block); }
-  static Index carried_size() { return ROWS * CARRIED; }
 
   float* columns;  // [ROWS][step]
   Index row_step;
-  const Band& band;
-  const float* panels;
-  const float* edges;  // the table's first row; the last one lies (count - 1) * width further
-  const float* bias;   // of offset bias_first, null for none
-  Index bias_first;
+  const Table& table;
+  const float* bias = nullptr;  // of offset bias_first, null for none
+  Index bias_first = 0;
 
   // t of pair (row 0, column 0) is `corner`. Columns from .. to - 1 are needed. carried, next: the result of an earlier
   // block of the same rows, and the panel after the last one that it computed.
@@ -158,15 +144,16 @@ struct Strip {
   // The products with the panels first .. end - 1 of the table, to[r * to_step + column]. Beyond the table they are the
   // products with the edge row, or zeros.
   void products(const Operand& x, Index first, Index end, float* to, Index to_step) const {
+    const Band& band = *table.band;
     const Index from = std::min(std::max(first, Index(0)), end);
     const Index stop = std::max(from, std::min(end, rounded_up(band.count, PANEL) / PANEL));
-    beyond(x.floats, edges, first, from, to, to_step);
-    if (x.are_pairs())
-      inside(x.pairs, reinterpret_cast<const BFloat16x2*>(panels), x.scale, x.real, from, stop,
+    beyond(x.floats, table.rows, first, from, to, to_step);
+    if (DOTS && table.pairs)
+      inside(x.pairs, reinterpret_cast<const BFloat16x2*>(table.panels), x.scale, x.real, from, stop,
              to + (from - first) * PANEL, to_step);
     else
-      inside(x.floats, panels, 1.0f, x.real, from, stop, to + (from - first) * PANEL, to_step);
-    beyond(x.floats, edges + (band.count - 1) * band.width, stop, end, to + (stop - first) * PANEL, to_step);
+      inside(x.floats, table.panels, 1.0f, x.real, from, stop, to + (from - first) * PANEL, to_step);
+    beyond(x.floats, table.rows + (band.count - 1) * band.width, stop, end, to + (stop - first) * PANEL, to_step);
   }
 
  private:
@@ -174,7 +161,7 @@ struct Strip {
   template <class Number>
   void inside(const Number* x, const Number* numbers, float scale, Index real, Index from, Index stop, float* to,
               Index to_step) const {
-    const Index width = numbers_of<Number>(band.width);
+    const Index width = numbers_of<Number>(table.band->width);
     by_width(width, [&](auto known) {
       by_rows(real, [&](auto group) {
         for (Index p = from; p < stop; p++)
@@ -207,6 +194,7 @@ struct Strip {
   // One number per row: its product with the edge row, or zero.
   void beyond(const float* x, const float* edge, Index first, Index end, float* to, Index to_step) const {
     if (first >= end) return;
+    const Band& band = *table.band;
     for (int r = 0; r < ROWS; r++) {
       Vector s = {};
       if (band.clamps)
@@ -217,7 +205,7 @@ struct Strip {
     }
   }
 
-  const float* bias_of(Index p) const { return bias + (p * PANEL + band.first - bias_first); }
+  const float* bias_of(Index p) const { return bias + (p * PANEL + table.band->first - bias_first); }
 
   static void copy(const float* from, Index from_step, float* to, Index to_step, Index count) {
     for (int r = 0; r < ROWS; r++) std::memcpy(to + r * to_step, from + r * from_step, count * sizeof(float));

@@ -13,17 +13,14 @@ struct TableSums {
   Index copy = 0, copies = 0, parts = 0;
   bool per_slot = true;  // one copy per slot, where one table serves all heads; else one per head
 
-  static Index size(const Band& band, Index slots, Index parts) {
-    return band.gradient ? parts * (band.heads == 1 ? slots : band.heads) * (band.count + NN_ROWS) * band.width : 0;
-  }
   TableSums() = default;
-  TableSums(const Band& band, Index slots, Index keys_parts, float*& workspace) {
+  TableSums(const Band& band, Index slots, Index keys_parts, Workspace& workspace) {
     if (!band.gradient) return;
     per_slot = band.heads == 1;
     copies = per_slot ? slots : band.heads;
     parts = keys_parts;
     copy = (band.count + NN_ROWS) * band.width;
-    at = next_part(workspace, parts * copies * copy);
+    at = workspace.next(parts * copies * copy);
   }
   float* of(Index slot, Index part, Index head) const {
     return at ? at + (part * copies + (per_slot ? slot : head)) * copy : nullptr;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -79,32 +80,23 @@ INLINE bool all_equal(Integers x) {
   return all == UINT64_MAX;
 }
 
-// Lane by lane a, b, a, b, ... of the first and of the second half of both.
-// And back: the lanes 0, 2, ... of a and then of b, and the lanes 1, 3, ...
-#if defined(__AVX512F__)
-INLINE Vector first_halves(Vector a, Vector b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+using Lanes = std::make_integer_sequence<int, LANES>;
+
+// Lane by lane a, b, a, b, ... of the first half of both, from lane FIRST on, or of the second.
+template <int FIRST, int... N>
+INLINE Vector woven_halves(Vector a, Vector b, std::integer_sequence<int, N...>) {
+  return __builtin_shufflevector(a, b, (FIRST + N / 2 + N % 2 * LANES)...);
 }
-INLINE Vector second_halves(Vector a, Vector b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+INLINE Vector first_halves(Vector a, Vector b) { return woven_halves<0>(a, b, Lanes()); }
+INLINE Vector second_halves(Vector a, Vector b) { return woven_halves<LANES / 2>(a, b, Lanes()); }
+
+// And back: the lanes FIRST, FIRST + 2, ... of a and then of b.
+template <int FIRST, int... N>
+INLINE Vector every_other(Vector a, Vector b, std::integer_sequence<int, N...>) {
+  return __builtin_shufflevector(a, b, (FIRST + 2 * N)...);
 }
-INLINE Vector even_lanes(Vector a, Vector b) {
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-}
-INLINE Vector odd_lanes(Vector a, Vector b) {
-  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-}
-#elif defined(__AVX2__)
-INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
-INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
-INLINE Vector even_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
-INLINE Vector odd_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
-#else
-INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
-INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
-INLINE Vector even_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6); }
-INLINE Vector odd_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7); }
-#endif
+INLINE Vector even_lanes(Vector a, Vector b) { return every_other<0>(a, b, Lanes()); }
+INLINE Vector odd_lanes(Vector a, Vector b) { return every_other<1>(a, b, Lanes()); }
 
 // Lane c of rows[k] becomes lane k of rows[c]: rows i and i + LANES / 2 are interleaved, log2(LANES) times.
 INLINE void transpose(Vector (&rows)[LANES]) {

@@ -19,7 +19,7 @@ struct VisibleColumns {
   bool whole;  // no mask hides any of their pairs, and none adds to its score
 };
 
-// What the queries i .. i + count - 1 of a head see.
+// What the queries i .. i + count - 1 of a head see, by masks and by limits on explicit positions.
 class Visible {
  public:
   Visible(const Call& of, Index batch, Index head, Index first, Index number)
@@ -83,6 +83,26 @@ class Visible {
   const Call& call;
   const Index b, h, i, count;
   Range ids = {}, any = {}, all = {};
+};
+
+// A group of up to ROWS queries of a head, and the keys of a block that any of them sees.
+struct Group {
+  Index a, i, real;   // its first query in a block of queries and in the call, and how many it has
+  Index j0, offset;   // the block's first key, and the offset of the first query and this key, if contiguous
+  Index begin, stop;  // the keys j0 + begin .. j0 + stop - 1; none where begin >= stop
+  Index from, to;     // the same, in whole panels
+  bool whole;         // no mask hides any of their pairs, and none adds to its score
+
+  // first: the query of a block of `count` queries from i0 on.
+  Group(const Call& call, Index b, Index h, Index i0, Index count, Index first, Index key, Index columns)
+      : a(first), i(i0 + first), real(std::min(Index(ROWS), count - first)), j0(key), offset(call.origin + key - i) {
+    const VisibleColumns visible = Visible(call, b, h, i, real).keys(j0, columns);
+    begin = std::max(call.first_key(i) - j0, visible.columns.from);
+    stop = std::min(call.end_key(i, real) - j0, visible.columns.stop);
+    from = sees() ? begin / PANEL * PANEL : 0, to = sees() ? rounded_up(stop, PANEL) : 0;
+    whole = visible.whole;
+  }
+  bool sees() const { return begin < stop; }
 };
 
 }  // namespace RELATTN_SET

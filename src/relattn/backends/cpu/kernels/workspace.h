@@ -21,20 +21,31 @@ INLINE void forbid(const float*, Index) {}
 INLINE void allow(const float*, Index) {}
 #endif
 
-// The floats that parts of these sizes take.
-template <class... Sizes>
-INLINE Index room_for(Sizes... sizes) {
-  return ((sizes + (sizes > 0 ? GAP : 0)) + ...);
-}
+class Workspace {
+ public:
+  Workspace() = default;  // without memory: it counts what its parts take
+  explicit Workspace(float* at) : memory(at) {}
 
-// The next part, `size` floats; `at` advances past it.
-INLINE float* next_part(float*& at, Index size) {
-  float* part = at;
-  at += room_for(size);
-  allow(part, size);
-  forbid(part + size, at - part - size);
-  return part;
-}
+  Index floats() const { return taken; }
+
+  // The next part, `size` numbers as wide as floats; null if it is empty, and without memory. inside: how many numbers
+  // lie in the part before the place that is returned.
+  template <class Number = float>
+  Number* next(Index size, Index inside = 0) {
+    static_assert(sizeof(Number) == sizeof(float));
+    if (size <= 0) return nullptr;
+    const Index first = taken;
+    taken += size + GAP;
+    if (!memory) return nullptr;
+    allow(memory + first, size);
+    forbid(memory + first + size, GAP);
+    return reinterpret_cast<Number*>(memory + first + inside);
+  }
+
+ private:
+  float* memory = nullptr;
+  Index taken = 0;
+};
 
 // Sets all `size` floats of a workspace to zero, before it is divided.
 INLINE void clear(float* at, Index size) {

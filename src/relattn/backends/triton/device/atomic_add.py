@@ -164,8 +164,9 @@ def add_bias(sums, table, head, offset, values, TILE: tl.constexpr):
 
 
 @triton.jit
-def add_sides(at, before, after, row, num_rows, first, count, TILE: tl.constexpr):
+def add_sides(at, beyond, row, num_rows, first, count, TILE: tl.constexpr):
     """As `store_sides`, added."""
+    before, after = beyond
     place = first + tl.arange(0, TILE)
     start = at + row.to(tl.int64) * count
     tl.atomic_add(start + place, before, mask=place < count, sem="relaxed")

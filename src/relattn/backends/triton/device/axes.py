@@ -23,14 +23,12 @@ from torch import Tensor
 
 from relattn.backends.triton.device.bands import head_of, padded, store_rows, two_to_the
 from relattn.backends.triton.device.blocks import add_numbers, add_products, rows_of_pairs, sums_of
-from relattn.backends.triton.device.explicit import vectors_of
+from relattn.backends.triton.device.explicit import BIAS, KEYS, QUERIES, VALUES, vectors_of
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import wanted_tables
 from relattn.backends.triton.kernels.tables import of_values
 from relattn.equation.problem import Differentiable
 
-KEYS, QUERIES, VALUES, BIAS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-"""The numbers of an axis' tables, as in TABLES."""
 ALIGNED = tl.constexpr(16)
 """Of how many numbers, 2^4, the memory of each table is a multiple: rows stay aligned."""
 

@@ -91,15 +91,14 @@ def score_gradients(x, keep, weights, by_weight, delta):
 
 
 @triton.jit
-def side_sums(
-    before, after, values, table, offset, REGION: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr
-):  # fmt: skip
-    """The sums beyond both ends of a clipped table, with those of one more tile; offset: that of its first query and
-    first key.
+def side_sums(beyond, values, table, offset, REGION: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr):
+    """The sums (before, after) beyond both ends of a clipped table, with those of one more tile; offset: that of its
+    first query and first key.
 
     Before and after, all pairs count. Within, each side is asked for by itself: offsets made once for both would be
     held in registers, and spill others.
     """
+    before, after = beyond
     if REGION == BEFORE:
         before += tl.sum(values, axis=AXIS)
     elif REGION == AFTER:
@@ -116,8 +115,9 @@ def side_sums(
 
 
 @triton.jit
-def store_sides(at, before, after, row, num_rows, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
+def store_sides(at, beyond, row, num_rows, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
     """The sums of the rows from `first`; `row` counts the heads of all batch elements."""
+    before, after = beyond
     place = first + each_query(TILE, GROUPS)
     start = at + row.to(tl.int64) * count
     tl.store(start + place, before, mask=place < count)

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from relattn.backends.triton.device.atomic_add import add_rows, first_row
 from relattn.backends.triton.device.bands import dot, load_padded_rows, padded
-from relattn.backends.triton.device.explicit import offsets_of, row_of, vectors_of
+from relattn.backends.triton.device.explicit import KEYS, QUERIES, offsets_of, row_of, table_of, vectors_of
 from relattn.backends.triton.device.skew import moved, shared_place
 
 TOGETHER = tl.constexpr(4)
@@ -128,38 +128,20 @@ def with_values(
 
 
 @triton.jit
-def with_value_sums(x, batch, head, first_query, first_key, weights, total, DV: tl.constexpr, TILE: tl.constexpr):
-    """O_i of the pairs' weights, with sum_j P_ij RV[d] of all explicit axes."""
+def with_sums(
+    x, batch, head, first_query, first_key, weights, total, NUMBER: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """O_i, with sum_j P_ij RV[d] of all explicit axes (NUMBER: VALUES); dk_j, with sum_i dS_ij RQ[d] (QUERIES); dq_i,
+    with sum_j dS_ij RK[d] of those whose r is q (KEYS).
+    """
     dtype: tl.constexpr = x.k.at.dtype.element_ty
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.relative_values is not None:
-            rows = rows_of_pairs(x, axis, axis.relative_values, batch, first_query, first_key, TILE)
-            total += sums_of(weights, axis.relative_values, head, rows, dtype, False, DV, padded(DV), TILE)
-    return total
-
-
-@triton.jit
-def with_query_gradient(x, batch, head, first_query, first_key, scores, total, D: tl.constexpr, TILE: tl.constexpr):
-    """dq_i, with sum_j dS_ij RK[d] of the explicit axes whose r is q."""
-    dtype: tl.constexpr = x.k.at.dtype.element_ty
-    for n in tl.static_range(len(x.axes)):
-        axis = x.axes[n]
-        if axis.relative_keys is not None and axis.r is None:
-            rows = rows_of_pairs(x, axis, axis.relative_keys, batch, first_query, first_key, TILE)
-            total += sums_of(scores, axis.relative_keys, head, rows, dtype, False, D, padded(D), TILE)
-    return total
-
-
-@triton.jit
-def with_key_gradient(x, batch, head, first_query, first_key, scores, total, D: tl.constexpr, TILE: tl.constexpr):
-    """dk_j, with sum_i dS_ij RQ[d] of all explicit axes."""
-    dtype: tl.constexpr = x.k.at.dtype.element_ty
-    for n in tl.static_range(len(x.axes)):
-        axis = x.axes[n]
-        if axis.relative_queries is not None:
-            rows = rows_of_pairs(x, axis, axis.relative_queries, batch, first_query, first_key, TILE)
-            total += sums_of(scores, axis.relative_queries, head, rows, dtype, True, D, padded(D), TILE)
+        table = table_of(axis, NUMBER)
+        if table is not None and (NUMBER != KEYS or axis.r is None):
+            rows = rows_of_pairs(x, axis, table, batch, first_query, first_key, TILE)
+            total += sums_of(weights, table, head, rows, dtype, NUMBER == QUERIES, WIDTH, padded(WIDTH), TILE)
     return total
 
 

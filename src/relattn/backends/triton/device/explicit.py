@@ -15,11 +15,28 @@ from relattn.backends.triton.device.bands import load_padded_rows, padded, place
 from relattn.backends.triton.device.biases import numbers_at
 from relattn.backends.triton.device.positions import positions_of
 
+KEYS, QUERIES, VALUES, BIAS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+"""The numbers of an axis' tables, as in TABLES."""
+
 
 @triton.jit
 def offsets_of(x, positions, batch, i, j):
     """d_ij in int64, from the positions of a batch element; any number where a token does not exist."""
     return positions_of(positions.keys, batch, j, x.keys) - positions_of(positions.queries, batch, i, x.queries)
+
+
+@triton.jit
+def table_of(axis, NUMBER: tl.constexpr):
+    """The table of this number, or None."""
+    if NUMBER == KEYS:
+        table = axis.relative_keys
+    elif NUMBER == QUERIES:
+        table = axis.relative_queries
+    elif NUMBER == VALUES:
+        table = axis.relative_values
+    else:
+        table = axis.bias
+    return table
 
 
 @triton.jit

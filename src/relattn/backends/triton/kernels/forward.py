@@ -22,10 +22,11 @@ from relattn.backends.triton.device.bands import (
     store_rows,
     zeros_of_rows,
 )
-from relattn.backends.triton.device.blocks import with_products, with_value_sums
+from relattn.backends.triton.device.blocks import with_products, with_sums
 from relattn.backends.triton.device.clip_regions import AFTER, first_region, is_constant, keys_of
 from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
+from relattn.backends.triton.device.explicit import VALUES
 from relattn.backends.triton.device.scores import LOG2_E, by_keys, finish_tile_scores, first_half, with_band
 from relattn.backends.triton.device.skew import joined_from_pairs, shared_half
 from relattn.backends.triton.host.autotune import launch
@@ -99,7 +100,7 @@ def forward_kernel(
                 weights = tl.where(dropout_keeps_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
             v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
             weighted = weighted * tl.expand_dims(older, -1) + dot(weights.to(v.dtype), v)
-            weighted = with_value_sums(x, batch, head, first_query, start, weights, weighted, DV, TILE)
+            weighted = with_sums(x, batch, head, first_query, start, weights, weighted, VALUES, DV, TILE)
             if x.relative_values is not None:
                 if is_constant(x.relative_values, REGION):
                     weighted += edge_sum(weights, x.relative_values, head, REGION == AFTER, DV)

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from relattn.backends.triton.device.backward_inputs import BackwardInputs, Sides, side_sums, store_sides
 from relattn.backends.triton.device.bands import band_sum, dot, edge_sum, head_of, load_rows, padded, place, store_rows
-from relattn.backends.triton.device.blocks import with_key_gradient
+from relattn.backends.triton.device.blocks import with_sums
 from relattn.backends.triton.device.clip_regions import AFTER, first_region, holds_too_much, is_constant, queries_of
 from relattn.backends.triton.device.device_starts import load_starts
+from relattn.backends.triton.device.explicit import QUERIES
 from relattn.backends.triton.device.recompute import first_halves, load_queries, recompute_pairs
 from relattn.backends.triton.device.skew import columns_from_pairs
 from relattn.backends.triton.host.autotune import architecture_of, launch
@@ -43,8 +44,7 @@ class KeyTile(NamedTuple):
     by_key: Any
     by_value: Any
     by_key_bias: Any
-    before: Any
-    after: Any
+    beyond: Any
 
 
 def gradients_of_keys(
@@ -115,7 +115,7 @@ def _load_keys(x, batch, key_head, first, D: tl.constexpr, DV: tl.constexpr, TIL
     v = load_rows(place(x.v, batch, key_head), x.v.row, first, x.keys, DV, TILE)
     by_key, by_value = tl.zeros((TILE, padded(D)), tl.float32), tl.zeros((TILE, padded(DV)), tl.float32)
     nothing = tl.zeros((TILE,), tl.float32)
-    return KeyTile(first, k, v, by_key, by_value, nothing, nothing, nothing)
+    return KeyTile(first, k, v, by_key, by_value, nothing, (nothing, nothing))
 
 
 @triton.jit
@@ -124,7 +124,7 @@ def _add_queries(
     REGION: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The tile of keys with the sums over a tile of queries, and the halves for the next tile of keys."""
-    first, k, v, by_key, by_value, by_key_bias, before, after = keys
+    first, k, v, by_key, by_value, by_key_bias, beyond = keys
     batch, head, q, grad_output = queries.batch, queries.head, queries.q, queries.grad_output
     weights, scores, slope, halves = recompute_pairs(x, queries, halves, first, k, v, REGION, D, DV, DR, TILE)
     if grad_key_bias is not None:
@@ -134,9 +134,9 @@ def _add_queries(
 
     offset = x.offset + first - queries.first
     if sides.relative_queries is not None:
-        before, after = side_sums(before, after, scores, x.relative_queries, offset, REGION, 0, TILE)
+        beyond = side_sums(beyond, scores, x.relative_queries, offset, REGION, 0, TILE)
     by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
-    by_key = with_key_gradient(x, batch, head, queries.first, first, scores, by_key, D, TILE)
+    by_key = with_sums(x, batch, head, queries.first, first, scores, by_key, QUERIES, D, TILE)
     if is_constant(x.relative_queries, REGION):
         by_key += edge_sum(tl.trans(scores), x.relative_queries, head, REGION == AFTER, D)
     scores = scores.to(k.dtype)
@@ -146,20 +146,20 @@ def _add_queries(
         band = offset - (TILE - 1)
         by_key += band_sum(tl.trans(to_left), x.relative_queries, head, band, D, TILE)
         by_key += band_sum(tl.trans(to_right), x.relative_queries, head, band + TILE, D, TILE)
-    return KeyTile(first, k, v, by_key, by_value, by_key_bias, before, after), halves
+    return KeyTile(first, k, v, by_key, by_value, by_key_bias, beyond), halves
 
 
 @triton.jit
 def _store_for_head(x, sides, grad_key_bias, keys, row, rows, TILE: tl.constexpr):
     """The tile of keys, its sums for one query head stored and zero again. rows: the heads of all batch elements."""
-    first, k, v, by_key, by_value, by_key_bias, before, after = keys
+    first, k, v, by_key, by_value, by_key_bias, beyond = keys
     if grad_key_bias is not None:
         key = first + tl.arange(0, TILE)
         tl.store(grad_key_bias + row.to(tl.int64) * x.keys + key, by_key_bias, mask=key < x.keys)
     if sides.relative_queries is not None:
-        store_sides(sides.relative_queries, before, after, row, rows, first, x.keys, TILE)
+        store_sides(sides.relative_queries, beyond, row, rows, first, x.keys, TILE)
     nothing = tl.zeros((TILE,), tl.float32)
-    return KeyTile(first, k, v, by_key, by_value, nothing, nothing, nothing)
+    return KeyTile(first, k, v, by_key, by_value, nothing, (nothing, nothing))
 
 
 @triton.jit

@@ -17,12 +17,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.backends.triton.device.axes import BIAS, KEYS, QUERIES, VALUES, is_summed, memory_after
+from relattn.backends.triton.device.axes import is_summed, memory_after
 from relattn.backends.triton.device.bands import dot, load_padded_rows, load_rows, padded, place, two_to_the
 from relattn.backends.triton.device.blocks import by_row, rows_of_pairs
 from relattn.backends.triton.device.clip_regions import WITHIN
 from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
+from relattn.backends.triton.device.explicit import BIAS, KEYS, QUERIES, VALUES, table_of
 from relattn.backends.triton.device.masks import key_tiles
 from relattn.backends.triton.device.recompute import first_halves, load_queries, recompute_gradients, recompute_weights
 
@@ -90,26 +91,13 @@ def _any_is_summed(axes, number):
 
 
 @triton.jit
-def _table_of(axis, NUMBER: tl.constexpr):
-    if NUMBER == KEYS:
-        table = axis.relative_keys
-    elif NUMBER == QUERIES:
-        table = axis.relative_queries
-    elif NUMBER == VALUES:
-        table = axis.relative_values
-    else:
-        table = axis.bias
-    return table
-
-
-@triton.jit
 def _owned(x, into, program, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr):
     """What the program owns, and its number among those after the programs of rows."""
     axis, table, head, first, rows, width, at = -1, 0, 0, 0, 0, 0, into
     for n in tl.static_range(len(x.axes)):
         for NUMBER in tl.static_range(4):
             if is_summed(x.axes[n].summed, NUMBER):
-                its = _table_of(x.axes[n], NUMBER)
+                its = table_of(x.axes[n], NUMBER)
                 blocks = tl.cdiv(its.rows, TILE)
                 if (program >= 0) & (program < blocks * x.heads):
                     axis, table, head, first = n, NUMBER, program // blocks, program % blocks * TILE
@@ -173,7 +161,7 @@ def _places_of_pairs(x, own, batch, first_query, first_key, TILE: tl.constexpr):
     for n in tl.static_range(len(x.axes)):
         for NUMBER in tl.static_range(4):
             if is_summed(x.axes[n].summed, NUMBER) and own.axis == n and own.table == NUMBER:
-                table = _table_of(x.axes[n], NUMBER)
+                table = table_of(x.axes[n], NUMBER)
                 rows = rows_of_pairs(x, x.axes[n], table, batch, first_query, first_key, TILE)
     return rows - own.first
 

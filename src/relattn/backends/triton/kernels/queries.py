@@ -33,27 +33,25 @@ from relattn.backends.triton.device.bands import (
     store_rows,
     zeros_of_rows,
 )
-from relattn.backends.triton.device.blocks import with_key_gradient, with_query_gradient
+from relattn.backends.triton.device.blocks import with_sums
 from relattn.backends.triton.device.clip_regions import AFTER, first_region, holds_too_much, is_constant, keys_of
 from relattn.backends.triton.device.device_starts import load_starts
 from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
+from relattn.backends.triton.device.explicit import KEYS, QUERIES
 from relattn.backends.triton.device.recompute import Queries, first_halves, recompute_gradients, recompute_weights
 from relattn.backends.triton.device.skew import columns_from_pairs, joined_from_pairs, shared_half
 
 
 class Sums(NamedTuple):
-    """What a program sums over the keys: dq, dr (None where r is q), dS and P beyond the tables, and `AxisRGradient` of
-    each axis.
+    """What a program sums over the keys: dq, dr (None where r is q), dS and P before and after the rows of tables, and
+    `AxisRGradient` of each axis.
     """
 
     query: Any
     relative: Any
-    keys_before: Any
-    keys_after: Any
-    values_before: Any
-    values_after: Any
-    bias_before: Any
-    bias_after: Any
+    keys_beyond: Any
+    values_beyond: Any
+    bias_beyond: Any
     r_gradients: Any
 
 
@@ -68,12 +66,12 @@ def queries_kernel(
     """
     tl.static_assert(GROUPS == 1 or may_own_several(x), "these terms are computed for one tile of queries")
     x = load_starts(x)
-    QUERIES: tl.constexpr = GROUPS * TILE
-    programs = tl.cdiv(x.queries, QUERIES)
+    OWNED: tl.constexpr = GROUPS * TILE
+    programs = tl.cdiv(x.queries, OWNED)
     program = tl.program_id(0)
     row, rows = program // programs, tl.num_programs(0) // programs
     batch, head = row // x.heads, row % x.heads
-    first_query = (programs - 1 - program % programs) * QUERIES
+    first_query = (programs - 1 - program % programs) * OWNED
 
     q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE, GROUPS)
     r, by_relative = q, None
@@ -95,13 +93,11 @@ def queries_kernel(
 
     queries = Queries(batch, head, first_query, q, r, grad_output, delta, maximum, share)
     if GROUPS > 1:  # once more, as the factors of a product over all rows
-        q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, QUERIES)
-        grad_output = load_rows(grad_at, inputs.grad_output.row, first_query, x.queries, DV, QUERIES)
-    nothing = tl.zeros_like(delta)
-    sums = Sums(
-        zeros_of_rows(padded(D), TILE, GROUPS), by_relative, nothing, nothing, nothing, nothing, nothing, nothing,
-        zeros_of_r(x, TILE),
-    )  # fmt: skip
+        q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, OWNED)
+        grad_output = load_rows(grad_at, inputs.grad_output.row, first_query, x.queries, DV, OWNED)
+    nothing = tl.zeros_like(delta), tl.zeros_like(delta)
+    by_query = zeros_of_rows(padded(D), TILE, GROUPS)
+    sums = Sums(by_query, by_relative, nothing, nothing, nothing, zeros_of_r(x, TILE))
     for REGION in tl.static_range(first_region(x), 3):
         sums = walk_keys(
             x, sides, buffers, queries, q, grad_output, sums, rows, REGION, D, DV, DR, TILE, GROUPS
@@ -114,23 +110,11 @@ def queries_kernel(
         store_rows(at, DR, first_query, x.queries, sums.relative * x.scale, DR, TILE)
     store_r(x, grad_of_axes, sums.r_gradients, row, rows, first_query, TILE)
     if sides.relative_keys is not None:
-        store_sides(
-            sides.relative_keys, sums.keys_before, sums.keys_after, row, rows, first_query, x.queries, TILE, GROUPS
-        )
+        store_sides(sides.relative_keys, sums.keys_beyond, row, rows, first_query, x.queries, TILE, GROUPS)
     if sides.relative_values is not None:
-        store_sides(
-            sides.relative_values,
-            sums.values_before,
-            sums.values_after,
-            row,
-            rows,
-            first_query,
-            x.queries,
-            TILE,
-            GROUPS,
-        )
+        store_sides(sides.relative_values, sums.values_beyond, row, rows, first_query, x.queries, TILE, GROUPS)
     if sides.bias is not None:
-        store_sides(sides.bias, sums.bias_before, sums.bias_after, row, rows, first_query, x.queries, TILE, GROUPS)
+        store_sides(sides.bias, sums.bias_beyond, row, rows, first_query, x.queries, TILE, GROUPS)
 
 
 @triton.jit
@@ -150,17 +134,7 @@ def walk_keys(
     the heads of all batch elements.
     """
     batch, head, first_query, _, r, grad_output, _, _, _ = queries
-    (
-        by_query,
-        by_relative,
-        keys_before,
-        keys_after,
-        values_before,
-        values_after,
-        bias_before,
-        bias_after,
-        r_gradients,
-    ) = sums
+    by_query, by_relative, keys_beyond, values_beyond, bias_beyond, r_gradients = sums
     row = batch * x.heads + head
     key_row = row // x.group  # of all batch elements' heads of keys
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
@@ -200,15 +174,11 @@ def walk_keys(
         # the sums of dS and of P beyond both ends of a clipped table
         offset = x.offset + start - first_query
         if sides.relative_keys is not None:
-            keys_before, keys_after = side_sums(
-                keys_before, keys_after, scores, x.relative_keys, offset, REGION, -1, TILE
-            )
+            keys_beyond = side_sums(keys_beyond, scores, x.relative_keys, offset, REGION, -1, TILE)
         if sides.relative_values is not None:
-            values_before, values_after = side_sums(
-                values_before, values_after, weights, x.relative_values, offset, REGION, -1, TILE
-            )
+            values_beyond = side_sums(values_beyond, weights, x.relative_values, offset, REGION, -1, TILE)
         if sides.bias is not None:
-            bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, REGION, -1, TILE)
+            bias_beyond = side_sums(bias_beyond, scores, x.bias, offset, REGION, -1, TILE)
         # db += dS along the band; dr, dRK, dRQ, dRV and db of the other axes
         if buffers.terms.bias is not None and not is_constant(x.bias, REGION):
             last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
@@ -227,14 +197,14 @@ def walk_keys(
         # the sums of dS^T beyond both ends of relative queries
         if buffers.terms.relative_queries is not None and sides.relative_queries is not None:
             nothing = tl.zeros((TILE,), tl.float32)
-            before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, REGION, 0, TILE)
-            add_sides(sides.relative_queries, before, after, row, rows, start, x.keys, TILE)
+            beyond = side_sums((nothing, nothing), scores, x.relative_queries, offset, REGION, 0, TILE)
+            add_sides(sides.relative_queries, beyond, row, rows, start, x.keys, TILE)
 
         # dq += dS RK and dk += dS^T RQ of explicit axes; dk += dS^T RQ by the one row beyond a clipped table
-        by_query = with_query_gradient(x, batch, head, first_query, start, scores, by_query, D, TILE)
+        by_query = with_sums(x, batch, head, first_query, start, scores, by_query, KEYS, D, TILE)
         if buffers.key is not None:
             by_key = tl.zeros((TILE, padded(D)), tl.float32)
-            by_key = with_key_gradient(x, batch, head, first_query, start, scores, by_key, D, TILE)
+            by_key = with_sums(x, batch, head, first_query, start, scores, by_key, QUERIES, D, TILE)
             if is_constant(x.relative_queries, REGION):
                 by_key += edge_sum(tl.trans(scores), x.relative_queries, head, REGION == AFTER, D)
         # dk += dS^T q, dk += dS^T RQ and dRQ += dS k along the band
@@ -286,14 +256,4 @@ def walk_keys(
         if buffers.terms.bias is not None and not is_constant(x.bias, REGION):
             half = shared_half(tl.zeros_like(bias_joined), bias_joined, TILE)
             add_bias(buffers.terms.bias, x.bias, head, band, half, TILE)
-    return Sums(
-        by_query,
-        by_relative,
-        keys_before,
-        keys_after,
-        values_before,
-        values_after,
-        bias_before,
-        bias_after,
-        r_gradients,
-    )
+    return Sums(by_query, by_relative, keys_beyond, values_beyond, bias_beyond, r_gradients)
