@@ -112,7 +112,7 @@ def attend(
     asked = request_of(query, key, value, is_causal, enable_gqa, encoding, query_position, key_position, options)
     output = asked.with_dropout_origin(part).run()[0]
     if read is not None:
-        _keep(KNOWN, read, Known(Places(asked.problem.mask.positions), {}), MOST_CALLS)
+        keep(KNOWN, read, Known(Places(asked.problem.mask.positions), {}), MOST_CALLS)
     return output
 
 
@@ -130,7 +130,7 @@ def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: 
         if read is None:
             return asked.run()[0]
         plan = Plan.of(asked, tables)
-        _keep(known.plans, read, plan, MOST_TERMS)
+        keep(known.plans, read, plan, MOST_TERMS)
     r = terms.relative_query
     if terms.query is not None:
         r, query = query if r is None and terms.relative_keys is not None else r, terms.query
@@ -142,9 +142,24 @@ def _read_of_call(
     query_position: object, key_position: object, options: Options,
 ) -> Hashable | None:  # fmt: skip
     """What is read of a call before its encoding is asked; None where the call has no plan."""
-    attn_mask, key_mask, segment_ids, visible_blocks, window, key_bias, softcap, sinks, dropout_p, scale, backend = (
-        options
-    )
+    window, read = options.window, read_of_settings(encoding, options)
+    if read is None or not (
+        type(is_causal) is type(enable_gqa) is bool
+        and type(query_position) is type(key_position) is int
+        and (window is None or (type(window) is tuple and all(type(side) in WHOLE for side in window)))
+    ):
+        return None
+    of_tensors = read_of_tensors(query, key, value)
+    if of_tensors is None or None in of_tensors or not query.dim() == key.dim() == value.dim() == 4:
+        return None
+    if not query.shape[0] == key.shape[0] == value.shape[0] or query.device.type != "cpu":
+        return None
+    return *of_tensors, is_causal, enable_gqa, query_position, key_position, window, read
+
+
+def read_of_settings(encoding: object, options: Options) -> Hashable | None:
+    """What is read beside tensors and positions: numbers, and settings of the process; None where there is no plan."""
+    attn_mask, key_mask, segment_ids, visible_blocks, _, key_bias, softcap, sinks, dropout_p, scale, backend = options
     if is_watched() or not (
         attn_mask is key_mask is segment_ids is visible_blocks is key_bias is sinks is None
         and type(dropout_p) is float
@@ -153,53 +168,48 @@ def _read_of_call(
         and scale != 0.0  # its sign would be in no key
         and type(softcap) in NUMBERS
         and type(backend) is str
-        and type(is_causal) is type(enable_gqa) is bool
-        and type(query_position) is type(key_position) is int
-        and (window is None or (type(window) is tuple and all(type(side) in WHOLE for side in window)))
         and (encoding is None or isinstance(encoding, RelativeEncoding))
     ):
         return None
-    of_tensors = []
-    for tensor in (query, key, value):
-        if type(tensor) not in ORDINARY or (read := _read_of_tensor(tensor)) is None or len(read[0]) != 4:
-            return None
-        of_tensors.append(read)
-    if not query.shape[0] == key.shape[0] == value.shape[0] or query.device.type != "cpu":
-        return None
-    return (
-        *of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
-        torch.is_grad_enabled(), torch.get_num_threads(),
-    )  # fmt: skip
+    return softcap, scale, backend, torch.is_grad_enabled(), torch.get_num_threads()
 
 
 def _read_of_terms(key: Tensor | None, terms: ScoreTerms) -> Hashable | None:
     """What is read of terms, and of the key if the encoding prepared another; None where the call has no plan."""
     if type(terms) is not ScoreTerms or terms.axes:
         return None
-    found = []
-    for tensor in (key, terms.query, terms.key, terms.relative_query):
-        if tensor is not None and (tensor := _read_of_tensor(tensor)) is None:
-            return None
-        found.append(tensor)
+    tensors, found = [key, terms.query, terms.key, terms.relative_query], []
     for table in (terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias):
         if table is None:
+            tensors.append(None)
+            continue
+        if type(table) is not OffsetTable or type(table.first) is not int:
+            return None
+        tensors.append(table.values)
+        found += table.first, table.beyond
+    of_tensors = read_of_tensors(*tensors)
+    return None if of_tensors is None else (*of_tensors, *found)
+
+
+def read_of_tensors(*tensors: object) -> list[tuple[Any, ...] | None] | None:
+    """What is read of tensors; None where one is not ordinary."""
+    found: list[tuple[Any, ...] | None] = []
+    for tensor in tensors:
+        if tensor is None:
             found.append(None)
             continue
-        read = _read_of_tensor(table.values)
-        if read is None or type(table) is not OffsetTable or type(table.first) is not int:
+        if type(tensor) not in ORDINARY:
             return None
-        found += read, table.first, table.beyond
-    return tuple(found)
+        assert isinstance(tensor, Tensor)
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        found.append(
+            (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg(), tensor.requires_grad)
+        )
+    return found
 
 
-def _read_of_tensor(tensor: Tensor) -> tuple[Any, ...] | None:
-    """What is read of a tensor; None for one that is not ordinary."""
-    if type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested:
-        return None
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg(), tensor.requires_grad
-
-
-def _keep(kept: dict[Hashable, Kept], read: Hashable, made: Kept, most: int) -> None:
+def keep(kept: dict[Hashable, Kept], read: Hashable, made: Kept, most: int) -> None:
     """Keep it, and forget what was kept first beyond `most`. Each step is one of the dict's: threads may meet."""
     kept[read] = made
     for first in list(kept)[:-most]:

@@ -50,7 +50,7 @@ class Growing:
         fits = self._writable and self.stop + count <= self.room.shape[self.axis]
         grown = self if fits else self._reallocated(0, _spare_for(len(self), count))
         grown.room.narrow(self.axis, grown.stop, count).copy_(part)
-        return replace(grown, stop=grown.stop + count)
+        return Growing(grown.room, grown.axis, grown.start, grown.stop + count, grown.owned)
 
     def prepend(self, part: Tensor) -> Growing:
         """`part` before the content."""

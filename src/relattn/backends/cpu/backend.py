@@ -11,6 +11,7 @@ from relattn.backends.cpu.inputs import MOST_AXES
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.cpu.operator import gradients, part, run
 from relattn.backends.cpu.prepared import Prepared, prepared
+from relattn.backends.cpu.steps import Stepping, stepping
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.equation.philox import seed_of
@@ -61,6 +62,12 @@ class NativeBackend:
     def prepared(self, problem: Problem, starts: Sequence[int]) -> Prepared | None:
         """The forward pass without its addresses."""
         return prepared(problem, starts)
+
+    def stepping(self, problem: Problem) -> Stepping:
+        """The forward pass without what a step changes."""
+        available = kernels()
+        assert isinstance(available, Kernels)
+        return stepping(problem, available)
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

@@ -33,6 +33,8 @@ WORKSPACE, OUTPUT = CALL.size - 8, CALL.size - 8 * 24
 """The places of two addresses in the call: of the workspace and of the output."""
 INPUTS = (0, 4, 8, 12, 16, 25, 34, 43)
 """The fields with the addresses of q, k and v, and of r, RK, RQ, RV and b of the sequence."""
+KEYS, ORIGIN = 89, 92
+"""The fields with the number of keys and the first offset."""
 
 
 class Outputs(NamedTuple):
