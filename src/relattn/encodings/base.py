@@ -11,6 +11,7 @@ from operator import add
 from types import MappingProxyType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -382,9 +383,11 @@ class EncodingSum(RelativeEncoding):
         """The operands' terms as one. Terms over the caller's query are added first, then the others are joined to
         them.
         """
-        if statically_true(positions.query_length * positions.key_length == 0):
+        holds = statically_true if torch.compiler.is_compiling() else bool
+        if holds(positions.query_length * positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
-        on_sequence, others = list[ScoreTerms](), list[tuple[str, ...]]()
+        on_sequence: list[ScoreTerms] = []
+        others: list[tuple[str, ...]] = []
         for part in parts:
             on_sequence.append(part.by_axes()[ON_SEQUENCE] if part.axes else part)
             others += part.axes

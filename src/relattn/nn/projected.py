@@ -134,11 +134,10 @@ class ProjectedAttention(nn.Module):
             if not isinstance(is_causal, bool):
                 check_flag("is_causal", is_causal)
             window = None if window is None else check_window(window)
-            within = limits(
-                is_causal, window if cache.max_length is None else _rolling_window(window, is_causal, cache)
-            )
+            if cache.max_length is not None:
+                window = _rolling_window(window, is_causal, cache)
             with cache.serving(self, self.encoding):
-                keys, values, places = self._placed(cache, query, q, query_position, within)
+                keys, values, places = self._placed(cache, query, q, query_position, is_causal, window)
                 options = Options(
                     attn_mask=None if attn_mask is None else held_attn_mask(attn_mask, cache),
                     key_mask=None if key_mask is None else held_key_mask(key_mask, cache),
@@ -245,7 +244,8 @@ class ProjectedAttention(nn.Module):
         query: Float[Tensor, "B n embed_dim"],
         q: Float[Tensor, "B Hq n D"],
         query_position: PositionsLike | None,
-        within: tuple[int | None, int | None],
+        is_causal: bool,
+        window: Window | None,
     ) -> tuple[Float[Tensor, "B Hk L D"], Float[Tensor, "B Hk L Dv"], Places]:
         """The cache's keys and values, after those of the new tokens are appended to it, and where they and queries
         stand.
@@ -260,8 +260,10 @@ class ProjectedAttention(nn.Module):
             if self.encoding is not None:
                 k = prepare(self.encoding, k, {SEQUENCE: place, **beside})
             keys, values = cache.hold(k, v, place, beside)
-        sequence = Positions(place, cache.position, q.shape[2], keys.shape[2], q.device, *within, cache.kept_rows)
-        return keys, values, places_beside(sequence, beside, cache.beside)
+        position, others, lengths = cache.position, cache.beside, (q.shape[2], keys.shape[2])
+        sequence = Positions(place, position, *lengths, q.device, *limits(is_causal, window), cache.kept_rows)
+        places = places_beside(sequence, beside, others) if beside or others else Places(sequence)
+        return keys, values, places
 
 
 def _refuse_other_kind(name: str, features: Tensor, projection: nn.Module) -> None:

@@ -212,7 +212,8 @@ class Positions:
             return Span(self.origin - self.query_length + 1, max(self.query_length + self.key_length - 1, 1))
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
-        if statically_true(last - first >= LONGEST_SPAN):
+        holds = statically_true if torch.compiler.is_compiling() else bool  # no function more in a call without a graph
+        if holds(last - first >= LONGEST_SPAN):
             beside = self.axis != SEQUENCE
             raise ValueError(
                 f"query_position, key_position: offsets {first}..{last} are visible"
