@@ -188,16 +188,20 @@ def test_a_module_that_changes_between_tokens() -> None:
 @torch.no_grad()
 def test_a_step_to_a_memory() -> None:
     """A full cache: the keys lie as they came, and queries stand where they are told."""
-    for name in ("none", "relative", "t5", "rotary"):
+    for name in ("none", "relative", "t5", "shaw"):
         attention = layer(name)
-        memory = attention.remember(torch.randn(BATCH, 30, MODEL))
+        memories = [attention.remember(torch.randn(BATCH, 30, MODEL)), KVCache(), KVCache()]
+        held = torch.randn(2, BATCH, HEADS, 30, 2 * WIDTH)
+        memories[1].fill(*held[..., :WIDTH])
+        memories[2].fill(*held[..., ::2])
         for position in range(6):
-            token = torch.randn(BATCH, 1, MODEL)
+            for memory in memories:
+                token = torch.randn(BATCH, 1, MODEL)
 
-            def step() -> Tensor:
-                return attention(token, query_position=position, cache=memory)  # noqa: B023
+                def step() -> Tensor:
+                    return attention(token, query_position=position, cache=memory)  # noqa: B023
 
-            assert same(step(), without_plans(step)), name
+                assert same(step(), without_plans(step)), name
 
 
 def test_every_bound_of_pairs_is_known() -> None:
