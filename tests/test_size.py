@@ -4,7 +4,7 @@ The aim is 21,000 lines, of which 15,500 are code. A change that raises the boun
 blocks of masks on the native kernels, the offsets that segments leave visible, and varlen_attention: 430 and 290.
 Visible ranges on the Triton kernels: 165 and 95. Visible parts of the ring: 246 and 140. Blocks that calls share,
 ranges of explicit positions, and shares of the backward pass by their blocks: 244 and 178. The backend blocks in place
-of tiled: fewer by 1,064 and 702. Plans of steps, in which lengths are arguments and not a part of the key: 302 and 223.
+of tiled: fewer by 1,064 and 702. Plans of steps, in which lengths are arguments and not a part of the key: 297 and 222.
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 
 from tests.reach import ROOT
 
-MOST_LINES, MOST_CODE = 27_893, 18_988
+MOST_LINES, MOST_CODE = 27_888, 18_987
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

@@ -204,6 +204,19 @@ def test_a_step_to_a_memory() -> None:
                 assert same(step(), without_plans(step)), name
 
 
+@torch.no_grad()
+def test_a_cache_that_grows_past_a_bound_of_pairs() -> None:
+    """In bfloat16 and without tables another backend is chosen there."""
+    keys = select.PLAIN_PAIRS_IF_FEW_QUERIES // (BATCH * HEADS)
+    for name in ("none", "rotary"):
+        attention, caches = layer(name, dtype=torch.bfloat16), (KVCache(), KVCache())
+        for count in (keys - 5, *[1] * 9):
+            features = torch.randn(BATCH, count, MODEL).bfloat16()
+            found = attention(features, is_causal=True, cache=caches[0])
+            expected = without_plans(lambda: attention(features, is_causal=True, cache=caches[1]))  # noqa: B023
+            assert same(found, expected), (name, caches[0].length)
+
+
 def test_every_bound_of_pairs_is_known() -> None:
     """One that is missing would leave a growing cache with the decision of a shorter one."""
     for module in (select, operator):
