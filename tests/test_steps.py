@@ -217,6 +217,18 @@ def test_a_cache_that_grows_past_a_bound_of_pairs() -> None:
             assert same(found, expected), (name, caches[0].length)
 
 
+@torch.no_grad()
+def test_chunks_at_the_start_and_behind_it() -> None:
+    """At the start PyTorch's causality is ours, behind it not; the masks are the same."""
+    attention = layer("none")
+    for _ in range(4):
+        caches = KVCache(), KVCache()
+        for _ in range(4):
+            chunk = torch.randn(BATCH, 2, MODEL)
+            found = attention(chunk, is_causal=True, cache=caches[0])
+            assert same(found, without_plans(lambda: attention(chunk, is_causal=True, cache=caches[1])))  # noqa: B023
+
+
 def test_every_bound_of_pairs_is_known() -> None:
     """One that is missing would leave a growing cache with the decision of a shorter one."""
     for module in (select, operator):
