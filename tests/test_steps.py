@@ -179,10 +179,18 @@ def test_a_module_that_changes_between_tokens() -> None:
         attention.encoding = encoding  # pyright: ignore[reportAttributeAccessIssue]
         for cache in caches:
             cache.truncate(0)
-        for _ in range(4):
-            token = torch.randn(BATCH, 1, MODEL)
+        for count in (8, 1, 1, 1, 1):
+            token = torch.randn(BATCH, count, MODEL)
             found = attention(token, is_causal=True, cache=caches[0])
             assert same(found, without_plans(lambda: attention(token, is_causal=True, cache=caches[1]))), name  # noqa: B023
+
+
+def test_a_step_that_records_a_gradient() -> None:
+    attention, cache = layer("shaw").requires_grad_(False), KVCache()
+    for records in (False, False, False, True, True, True):
+        token = torch.randn(BATCH, 1, MODEL, requires_grad=records)
+        assert attention(token, is_causal=True, cache=cache).requires_grad == records
+        cache.detach()
 
 
 @torch.no_grad()
