@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from measure.frames import CALLS, FOLDER, Count, Entered, frames_of, frames_of_a_later_call
-from relattn.checks.dtensors import FSDP
+from relattn.checks.dtensors import DTENSORS, FSDP
 
 BEFORE = {
     "native": Count(159, 25, 74),
@@ -22,7 +22,7 @@ BEFORE = {
 MOST = {
     "native": Count(25, 11, 14),
     "auto": Count(25, 11, 14),
-    "token": Count(168, 31, 93),
+    "token": Count(62, 18, 34),
     "triton": Count(31, 13, 15),
     "triton step": Count(47, 15, 24),
 }
@@ -30,8 +30,9 @@ MOST = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_no_call_enters_more_than_today(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a program that has not imported FSDP; another test may have."""
-    monkeypatch.delitem(sys.modules, FSDP, raising=False)
+    """In a program that has not imported FSDP and DTensors; another test may have."""
+    for imported in (FSDP, DTENSORS):
+        monkeypatch.delitem(sys.modules, imported, raising=False)
     if name.startswith("triton"):
         pytest.importorskip("triton", reason="Triton is a package for Linux")
     count = Count.of(frames_of_a_later_call(name))

@@ -98,13 +98,13 @@ def test_how_it_prints() -> None:
 
 @torch.no_grad()
 def test_a_cache_keeps_sandwich_s_rows() -> None:
-    """A decoded token asks for the cosines of one offset."""
+    """A decoded token asks for no cosine, but for one that stands at a power of two."""
     encoding, asked = SandwichBias(2, 8), []
-    layer, cache, x = RelativeMultiheadAttention(8, 2, encoding), KVCache(), torch.randn(1, 9, 8)
+    layer, cache, x = RelativeMultiheadAttention(8, 2, encoding), KVCache(), torch.randn(1, 12, 8)
     pieces = [layer(x[:, :6], is_causal=True, cache=cache)]
     cos = torch.Tensor.cos
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "cos", lambda angles: asked.append(len(angles)) or cos(angles))
-        pieces += [layer(x[:, i : i + 1], is_causal=True, cache=cache) for i in (6, 7, 8)]
-    assert asked == [1, 1, 1]
+        pieces += [layer(x[:, i : i + 1], is_causal=True, cache=cache) for i in range(6, 12)]
+    assert asked == [8]  # -16..-9
     torch.testing.assert_close(torch.cat(pieces, dim=1), layer(x, is_causal=True))

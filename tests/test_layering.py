@@ -52,6 +52,7 @@ PARTS = (
     "backends",
     "call",
     "plan",
+    "steps",
     "api",
     "varlen",
     "flex",

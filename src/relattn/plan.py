@@ -28,7 +28,7 @@ from relattn.equation.mask import Mask
 from relattn.equation.problem import Axis, Part, Problem
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
-from relattn.interception import ORDINARY, is_watched, read_of
+from relattn.interception import is_watched, read_of
 from relattn.positions.places import Places
 from relattn.positions.position import PositionsLike
 from relattn.positions.positions import SEQUENCE
@@ -146,7 +146,24 @@ def _read_of_call(
     query_position: object, key_position: object, options: Options,
 ) -> Hashable | None:  # fmt: skip
     """What is read of a call before its encoding is asked; None where the call has no plan."""
-    window, softcap, scale, backend = options.window, options.softcap, options.scale, options.backend
+    window, settings = options.window, read_of_settings(encoding, options)
+    if settings is None or not (
+        type(is_causal) is type(enable_gqa) is bool
+        and type(query_position) is type(key_position) is int
+        and (window is None or (type(window) is tuple and all(type(side) in WHOLE for side in window)))
+    ):
+        return None
+    tensors = read_of((query, key, value))
+    if tensors is None or None in tensors or not query.dim() == key.dim() == value.dim() == 4:
+        return None
+    if not query.shape[0] == key.shape[0] == value.shape[0] or query.device.type not in DEVICES:
+        return None
+    return tensors, is_causal, enable_gqa, query_position, key_position, window, settings
+
+
+def read_of_settings(encoding: object, options: Options) -> Hashable | None:
+    """What is read beside tensors and positions: numbers, and settings of the process; None where there is no plan."""
+    softcap, scale, backend = options.softcap, options.scale, options.backend
     if is_watched() or not (
         options.attn_mask is options.key_mask is options.segment_ids is options.visible_blocks is None
         and options.key_bias is options.sinks is None
@@ -156,25 +173,11 @@ def _read_of_call(
         and scale != 0.0  # its sign would be in no key
         and type(softcap) in NUMBERS
         and type(backend) is str
-        and type(is_causal) is type(enable_gqa) is bool
-        and type(query_position) is type(key_position) is int
-        and (window is None or (type(window) is tuple and all(type(side) in WHOLE for side in window)))
         and (encoding is None or isinstance(encoding, RelativeEncoding))
-        and type(query) in ORDINARY
-        and query.device.type in DEVICES
     ):
         return None
-    of_tensors = read_of((query, key, value))
-    if (
-        of_tensors is None
-        or not query.dim() == key.dim() == value.dim() == 4
-        or not query.shape[0] == key.shape[0] == value.shape[0]
-    ):
-        return None
-    return (
-        of_tensors, is_causal, enable_gqa, query_position, key_position, window, softcap, scale, backend,
-        torch.is_grad_enabled(), torch.get_num_threads(), backend == "triton" and os.environ.get("TRITON_INTERPRET"),
-    )  # fmt: skip
+    is_interpreted = backend == "triton" and os.environ.get("TRITON_INTERPRET")
+    return softcap, scale, backend, torch.is_grad_enabled(), torch.get_num_threads(), is_interpreted
 
 
 def _read_of_terms(key: Tensor | None, terms: ScoreTerms) -> Hashable | None:

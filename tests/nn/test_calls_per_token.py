@@ -103,7 +103,8 @@ def test_a_token_whose_place_follows(name: str, cache: str, window: tuple[int, i
     """No position is given, so none is parsed."""
     make, encodings = ENCODINGS[name]
     attention, held = layer(make()), CACHES[cache]()
-    attention(tokens(PROMPT), is_causal=True, window=window, cache=held)
+    for count in (PROMPT, 1, 1):  # a plan is made
+        attention(tokens(count), is_causal=True, window=window, cache=held)
     for _ in range(3):
         with calls() as counts:
             attention(tokens(), is_causal=True, window=window, cache=held)
@@ -132,6 +133,8 @@ def test_a_token_that_attends_to_a_memory(name: str, explicit: bool) -> None:
     make, encodings = ENCODINGS[name]
     attention = layer(make())
     memory = attention.remember(tokens(PROMPT))
+    for step in range(2):  # a plan is made
+        attention(tokens(), query_position=step, cache=memory)
     for step in range(3):
         with calls() as counts:
             attention(tokens(), query_position=torch.tensor([step]) if explicit else step, cache=memory)

@@ -56,6 +56,20 @@ class MergingBackend(Backend, Protocol):
 
 
 @runtime_checkable
+class SteppingBackend(Backend, Protocol):
+    """A backend that can do for few queries, once, what does not depend on the number of keys beside them."""
+
+    def stepping(self, problem: Problem) -> Callable[..., Float[Tensor, "B Hq Lq Dv"]] | None:
+        """O of the positions, of q, k, v and r, and of the four tables of the sequence, None where absent; None where
+        there is no such way.
+
+        problem: one without masks but limits, which asks for no gradient. The function takes what has its metadata, but
+        any number of keys and rows, and strides of k and v but the last.
+        """
+        ...
+
+
+@runtime_checkable
 class PreparingBackend(Backend, Protocol):
     """A backend that can do for a problem without masks but limits, once, what depends on its metadata alone."""
 

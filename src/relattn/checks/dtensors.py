@@ -18,13 +18,15 @@ from relattn.interception import ORDINARY
 Output = TypeVar("Output")
 FSDP = "torch.distributed.fsdp"
 """A program that wraps a module with `fully_shard` has imported it."""
+DTENSORS = "torch.distributed.tensor"
+"""A program with DTensors has imported it."""
 
 
 def is_dtensor(tensor: Tensor) -> bool:
     """Whether it is a DTensor, whose numbers lie on several devices."""
     if type(tensor) in ORDINARY:
         return False
-    distributed: Any = sys.modules.get("torch.distributed.tensor")
+    distributed: Any = sys.modules.get(DTENSORS)
     return distributed is not None and isinstance(tensor, distributed.DTensor)
 
 
@@ -61,12 +63,13 @@ def heads_elsewhere(made_for: int, came: int) -> str:
 
 
 def check_split_alike(layer: nn.Module, projection: nn.Module) -> None:
-    """If a layer's projection is split over devices, all parameters of the layer that learn are split, too.
+    """If a layer's projection is split over devices, all parameters of the layer that learn are split, too. DTensors
+    must have been imported.
 
     Raises TypeError: for a parameter that is not split. Each process would take the gradient of its own heads for the
     whole.
     """
-    if "torch.distributed.tensor" not in sys.modules or not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
         return
     if not any(is_dtensor(parameter) and _is_split(parameter) for parameter in projection.parameters()):
         return

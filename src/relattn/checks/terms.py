@@ -59,10 +59,20 @@ def check_terms(
         ("relative_values", terms.relative_values, value, "the width of the values"),
         ("bias", terms.bias, None, ""),
     ):
-        if table is not None:
-            _check_table(name, table, None if like is None else like.shape[3], meaning, query)
-            if table.beyond == "error":
-                _check_visible(name, table, positions, out_of_rows)
+        if table is None:
+            continue
+        values = table.values
+        heads, width = values.shape[0], None if like is None else like.shape[3]
+        if (
+            (heads != 1 and heads != query.shape[1])  # `in` does not compare open sizes of a graph
+            or (width is not None and values.shape[2] != width)
+            or type(values) not in ORDINARY
+            or values.dtype != query.dtype
+            or values.device != query.device
+        ):
+            _check_table(name, table, width, meaning, query)
+        if table.beyond == "error":
+            _check_visible(name, table, positions, out_of_rows)
 
 
 def check_term_axes(name: str, tensor: Tensor, batch: Sequence[int]) -> None:
@@ -77,7 +87,7 @@ def check_term_axes(name: str, tensor: Tensor, batch: Sequence[int]) -> None:
 
 def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str, query: Tensor) -> None:
     values = table.values
-    if values.shape[0] != 1 and values.shape[0] != query.shape[1]:  # `in` does not compare open sizes of a graph
+    if values.shape[0] != 1 and values.shape[0] != query.shape[1]:
         raise ShapeError(
             f"{name}: got {values.shape[0]} heads ({shape(values)}); expected {query.shape[1]}, the query's; make the "
             f"encoding for {query.shape[1]} heads, or for one head shared by all"
@@ -89,8 +99,7 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
         raise ShapeError(
             f"{name}: got width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; {way_out}"
         )
-    if type(values) not in ORDINARY or values.dtype != query.dtype or values.device != query.device:
-        check_kind(name, values, query)
+    check_kind(name, values, query)
 
 
 def check_kind(name: str, tensor: Tensor, query: Tensor) -> None:

@@ -12,6 +12,7 @@ from operator import add
 from types import MappingProxyType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -355,23 +356,32 @@ class EncodingSum(RelativeEncoding):
 
     def added(self, parts: Sequence[ScoreTerms], query: Query, positions: Positions) -> ScoreTerms:
         """The operands' terms as one. Terms over the caller's query are added first, then the others joined to them."""
-        if statically_true(positions.query_length == 0) or statically_true(positions.key_length == 0):
+        holds = statically_true if torch.compiler.is_compiling() else bool
+        if holds(positions.query_length * positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
-        combined = _added([part.by_axes()[ON_SEQUENCE] if part.axes else part for part in parts], query)
-        for axes in dict.fromkeys(axes for part in parts for axes in part.axes):
+        on_sequence: list[ScoreTerms] = []
+        others: list[tuple[str, ...]] = []
+        for part in parts:
+            on_sequence.append(part.by_axes()[ON_SEQUENCE] if part.axes else part)
+            others += part.axes
+        combined = _added(on_sequence, query)
+        for axes in dict.fromkeys(others):
             combined = combined + _added([part.axes[axes] for part in parts if axes in part.axes], query).on(*axes)
-        has_relative_queries = [terms.relative_queries is not None for terms in (combined, *combined.axes.values())]
-        if True in has_relative_queries and self.rewrites_keys:
-            raise UnsupportedError(
-                "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
-                "which no paper defines"
-            )
+        for terms in (combined, *combined.axes.values()):
+            if terms.relative_queries is not None and self.rewrites_keys:
+                raise UnsupportedError(
+                    "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
+                    "which no paper defines"
+                )
         return combined
 
     @property
     def rewrites_keys(self) -> bool:
         """Whether an operand has its own `prepare_keys`."""
-        return any(operand.rewrites_keys for operand in self.encodings)
+        for operand in self.operands:  # noqa: SIM110, a generator would be a function more in every token
+            if operand.rewrites_keys:
+                return True
+        return False
 
     @property
     def encodings(self) -> list[RelativeEncoding]:

@@ -55,19 +55,18 @@ class SandwichBias(RelativeEncoding):
         check_heads("SandwichBias", len(self.heads), None, query)
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
 
-        def rows(span: Span) -> Float[Tensor, "H count 1"]:
+        def rows(span: Span) -> Float[Tensor, "H count"]:
             return _rows(*span, self.width, self.num_heads, self.heads, dtype, query.device)
 
-        span = positions.span
-        return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "error"))
+        return ScoreTerms(bias=OffsetTable(*positions.formula(self, rows), "error"))
 
 
 @lru_tensor_cache(LONG_TENSORS)
 def _rows(
     first: Start, count: int, width: int, num_heads: int, own: range, dtype: torch.dtype, device: torch.device
-) -> Float[Tensor, "H count 1"]:
+) -> Float[Tensor, "H count"]:
     """p_i . p_j / c_h on a span, for its own of all heads."""
     frequencies = inverse_frequencies(width, 10000.0, device)
     products = (Span(first, count).offsets(device).double().unsqueeze(-1) * frequencies).cos().sum(-1)
     heads = torch.arange(own.start + 1, own.stop + 1, dtype=torch.float64, device=device)
-    return (products * (num_heads / (8.0 * heads)).unsqueeze(-1)).to(dtype).unsqueeze(-1)
+    return (products * (num_heads / (8.0 * heads)).unsqueeze(-1)).to(dtype)

@@ -74,8 +74,8 @@ class T5Bias(RelativeEncoding):
 def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, span: Span) -> OffsetTable:
     """b[d] = bias[bucket(d)] over a span. Its edge rows hold beyond if it reaches |d| = max_distance."""
     index = _buckets_of(span, bias.device, bias.shape[0], max_distance, bidirectional)
-    rows = F.embedding(index, wide(bias)).transpose(0, 1)  # its gradient is bit-equal on every run: see `gather_rows`
-    return OffsetTable(rows, span.first, "clamp")
+    rows = F.embedding(index, wide(bias))  # its gradient is bit-equal on every run: see `gather_rows`
+    return OffsetTable(rows.transpose(0, 1).contiguous(), span.first, "clamp")
 
 
 @lru_tensor_cache(SMALL_TENSORS)

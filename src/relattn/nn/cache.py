@@ -45,8 +45,8 @@ class KVCache:
 
     One cache serves one layer. Keys go in once, as the encoding prepared them (RoPE: rotated), and stay as they are.
     While no gradient is recorded a step copies nothing of the held keys and values. Rows that an encoding computes from
-    its parameters and an offset (Transformer-XL's projected sinusoids) are kept as well. So do not change a parameter
-    while a cache is in use.
+    its parameters and an offset (Transformer-XL's projected sinusoids, KERPLE's penalties) are kept as well. So do not
+    change a parameter while a cache is in use.
 
     Copies, shallow, deep or pickled, hold the same keys independently of this cache. They may serve another layer if
     its encoding prints the same. A copy is a ValueError where a graph holds the keys: `detach` first.
@@ -128,7 +128,8 @@ class KVCache:
         """Where the keys that it holds stand on the sequence."""
         if self._positions is not None:
             return ExplicitPositions(self._positions.held)
-        return self._start.part(slice(self.first_position, self.next_position))
+        held = 0 if self._keys is None else self._keys.stop - self._keys.start
+        return ContiguousPositions(self._start.start + self.next_position - held)
 
     def append(
         self,
@@ -155,10 +156,8 @@ class KVCache:
                 f"cache: got a full one, with a memory of {self.length} keys; expected one that takes more; attend to "
                 "it, or append to a new KVCache()"
             )
-        check_beside(key, value, self.keys, self.values)
-        self.hold(key, value, *self.place("position", position, key.shape[0], key.shape[KEY_AXIS], key.device))
-        assert self._keys is not None and self._values is not None
-        return self._keys.held, self._values.held
+        placed = self.place("position", position, key.shape[0], key.shape[KEY_AXIS], key.device)
+        return self.hold(key, value, *placed)
 
     def hold(
         self,
@@ -166,22 +165,25 @@ class KVCache:
         value: Float[Tensor, "B Hk n Dv"],
         position: ContiguousPositions | ExplicitPositions,
         beside: Mapping[str, Position],
-    ) -> None:
-        """`append`, for keys and values that fit the held ones, at positions that `place` returned."""
+    ) -> tuple[Float[Tensor, "B Hk L D"], Float[Tensor, "B Hk L Dv"]]:
+        """`append`, for keys and values that fit one another, at positions that `place` returned."""
+        check_beside(key, value, self._keys, self._values)
         # First the part that may be refused; it rolls with the keys below.
         grown = KeptPlaces(length=self._beside.length + key.shape[KEY_AXIS])
         if beside or self._beside.by_axis:
             grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, ExplicitPositions):
             self._list_positions(key.shape[0], key.device)
-        if dropped := self._roll(position):
+        if self.max_length is not None and (dropped := self._roll(position)):
             grown = grown.part(dropped, grown.length)
         self._beside = grown
         if isinstance(position, ExplicitPositions):
-            self._positions = _joined(self._positions, position.positions, POSITION_AXIS)
-        self._keys = _joined(self._keys, key, KEY_AXIS)
-        self._values = _joined(self._values, value, KEY_AXIS)
+            given, held = position.positions, self._positions
+            self._positions = _first(given, POSITION_AXIS) if held is None else held.append(given)
+        self._keys = keys = _first(key, KEY_AXIS) if self._keys is None else self._keys.append(key)
+        self._values = values = _first(value, KEY_AXIS) if self._values is None else self._values.append(value)
         self.next_position += key.shape[KEY_AXIS]
+        return keys.held, values.held
 
     def fill(
         self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], key_position: PositionsLike = 0
@@ -226,6 +228,8 @@ class KVCache:
 
         Raises what `append` raises for positions.
         """
+        if position is None and self._positions is None:
+            return ContiguousPositions(self.next_position), {}
         on_sequence, others = sequence_and_others(position, start=None)
         beside = positions_beside(name, others, (batch,), count, device) if others else {}
         return self._place(name, on_sequence, batch, count, device), beside
@@ -320,16 +324,15 @@ class KVCache:
         before = dict(vars(self))
         self._layer = ref(layer)
         try:
-            self._check_encoding(encoding)
+            if encoding is None or self._encoding is None or self._encoding() is not encoding:
+                self._check_encoding(encoding)
             yield
         except BaseException:
             vars(self).update(before)
             raise
 
     def _check_encoding(self, encoding: object) -> None:
-        """The encoding is the one that prepared the keys; for a copy, one that prints the same."""
-        if encoding is not None and self._encoding is not None and self._encoding() is encoding:
-            return
+        """Another encoding, or none: it prints as the one that prepared the keys, as a copy does."""
         printed = " ".join(repr(encoding).split())
         if self.length and self._prepared_for is not None:
             check_encoding(printed, self._prepared_for)
@@ -349,9 +352,10 @@ class KVCache:
         return min(self.first_position + int(behind.any(0).sum()), self.next_position)
 
     def _roll(self, position: ContiguousPositions | ExplicitPositions) -> int:
-        """Drop the keys that queries at `position` and later no longer see; returns how many."""
-        if self.max_length is None or self._keys is None:
+        """Of a cache that rolls: drop the keys that queries from `position` on no longer see; returns how many."""
+        if self._keys is None:
             return 0
+        assert self.max_length is not None
         if isinstance(position, ContiguousPositions):
             dropped = max(self.length - (self.max_length - 1), 0)
         elif position.positions.shape[1] == 0 or self._positions is None:
@@ -405,9 +409,7 @@ class KVCache:
             )
 
 
-def _joined(held: Growing | None, part: Tensor, axis: int) -> Growing:
-    """`part` after the held keys. A first part is copied too, unless a graph may need the tensor itself."""
-    if held is None:
-        first = Growing.of(part, axis)
-        return first if torch.is_grad_enabled() else first.part(0, 0).append(part)
-    return held.append(part)
+def _first(part: Tensor, axis: int) -> Growing:
+    """It is copied, unless a graph may need the tensor itself."""
+    first = Growing.of(part, axis)
+    return first if torch.is_grad_enabled() else first.part(0, 0).append(part)

@@ -8,6 +8,7 @@ from torch import Tensor
 from relattn.checks.tensors import INTEGER_DTYPES, check_float, has_shape, shape
 from relattn.checks.values import kind_of
 from relattn.errors import ShapeError
+from relattn.nn.growing import Growing
 
 
 def check_keys_and_values(key: Tensor, value: Tensor) -> None:
@@ -29,20 +30,21 @@ def check_keys_and_values(key: Tensor, value: Tensor) -> None:
         )
 
 
-def check_beside(key: Tensor, value: Tensor, held_keys: Tensor | None, held_values: Tensor | None) -> None:
+def check_beside(key: Tensor, value: Tensor, keys: Growing | None, values: Growing | None) -> None:
     """New keys and values continue those that are held: the same batch, heads, width, dtype and device."""
-    for name, new, held in (("key", key, held_keys), ("value", value, held_values)):
+    for name, new, held in (("key", key, keys), ("value", value, values)):
         if held is None:
             continue
-        if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
+        (*new_outer, _, new_width), (*outer, _, width) = new.shape, held.room.shape
+        if new_width != width or new_outer != outer:
             raise ShapeError(
-                f"{name}: got shape {shape(new)}; expected batch, heads and width of {shape(held)}, which the cache "
-                "holds; start a new cache for others"
+                f"{name}: got shape {shape(new)}; expected batch, heads and width of {shape(held.held)}, which the "
+                "cache holds; start a new cache for others"
             )
-        if new.dtype != held.dtype or new.device != held.device:
+        if new.dtype != held.room.dtype or new.device != held.room.device:
             raise TypeError(
-                f"{name}: got {new.dtype} on {new.device}; expected {held.dtype} on {held.device}, as the cache holds; "
-                "convert with .to(), or start a new cache"
+                f"{name}: got {new.dtype} on {new.device}; expected {held.room.dtype} on {held.room.device}, as the "
+                "cache holds; convert with .to(), or start a new cache"
             )
 
 

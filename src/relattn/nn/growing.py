@@ -20,7 +20,8 @@ class Growing:
     Two `Growing` may share it: after truncation, appending to the older one overwrites the tail of the newer.
 
     While gradients are recorded a part is joined by torch.cat, because a graph may have saved the content. owned is
-    False for a tensor made so, and for one that came from outside: no part of it is spare.
+    False for a tensor made so, and for one that came from outside: no part of it is spare. Nor is that of an inference
+    tensor outside of that mode, where torch forbids to write to it. A graph cannot ask for it; there torch raises.
     """
 
     room: Tensor
@@ -47,17 +48,21 @@ class Growing:
         if torch.is_grad_enabled():
             return Growing.of(torch.cat([self.held, part], dim=self.axis), self.axis)
         count = part.shape[self.axis]
-        fits = self._writable and self.stop + count <= self.room.shape[self.axis]
+        fits = self.owned and self.stop + count <= self.room.shape[self.axis]
+        if fits and not torch.compiler.is_compiling() and self.room.is_inference():
+            fits = torch.is_inference_mode_enabled()
         grown = self if fits else self._reallocated(0, _spare_for(len(self), count))
         grown.room.narrow(self.axis, grown.stop, count).copy_(part)
-        return replace(grown, stop=grown.stop + count)
+        return Growing(grown.room, grown.axis, grown.start, grown.stop + count, grown.owned)
 
     def prepend(self, part: Tensor) -> Growing:
         """`part` before the content."""
         if torch.is_grad_enabled():
             return Growing.of(torch.cat([part, self.held], dim=self.axis), self.axis)
         count = part.shape[self.axis]
-        fits = self._writable and count <= self.start
+        fits = self.owned and count <= self.start
+        if fits and not torch.compiler.is_compiling() and self.room.is_inference():
+            fits = torch.is_inference_mode_enabled()
         grown = self if fits else self._reallocated(_spare_for(len(self), count), 0)
         grown.room.narrow(self.axis, grown.start - count, count).copy_(part)
         return replace(grown, start=grown.start - count)
@@ -81,16 +86,6 @@ class Growing:
     def compact(self) -> Growing:
         """The same without spare room: a copy does not need it."""
         return Growing.of(self.held.clone(), self.axis)
-
-    @property
-    def _writable(self) -> bool:
-        """Whether the spare room may be written to; torch forbids it for an inference tensor outside that mode.
-
-        A graph cannot ask for the mode. There torch itself raises.
-        """
-        if torch.compiler.is_compiling():
-            return self.owned
-        return self.owned and (torch.is_inference_mode_enabled() or not self.room.is_inference())
 
     def _reallocated(self, before: int, after: int) -> Growing:
         """The content, copied into new room with this much spare room."""

@@ -16,7 +16,7 @@ ROW_AXIS = 1
 
 
 class KeptRows:
-    """Rows [H, count, D] that depend only on parameters and offsets, each computed once: a `RowMemo`.
+    """Rows [H, count, *D] that depend only on parameters and offsets, each computed once: a `RowMemo`.
 
     They lie head by head, one row after the other. A projection leaves the heads side by side, and a query would then
     read each head's rows from far apart. With 8192 keys and 8 heads this takes a fifth of the time of the whole
@@ -26,7 +26,7 @@ class KeptRows:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[object, tuple[int, Growing]] = WeakKeyDictionary()
 
-    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count D"]:
+    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count *D"]:
         """The rows of `span`. `owner` computes only rows that it has not computed before.
 
         With gradients on, or with a start that is a tensor, nothing is kept.

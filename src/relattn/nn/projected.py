@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from relattn.call import Options, checked, request
+from relattn import steps
+from relattn.call import Options
 from relattn.checks.autocast import is_autocast
-from relattn.checks.dtensors import FSDP, check_split_alike, outliving
+from relattn.checks.dtensors import DTENSORS, FSDP, check_split_alike, outliving
 from relattn.checks.positions import check_window, places_beside, side_of
 from relattn.checks.tensors import FLOAT_DTYPES, PADDED, check_float, check_layout, shape
 from relattn.checks.values import check_flag, kind_of
@@ -25,7 +26,6 @@ from relattn.equation.visible_blocks import VisibleBlocks
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.interception import refuse_trace
 from relattn.nn.cache import KVCache
-from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
 from relattn.plan import attend
 from relattn.positions.contiguous import ContiguousPositions
@@ -120,7 +120,8 @@ class ProjectedAttention(nn.Module):
         if visible_blocks is not None and (cache is not None or self.attend_parts is not None):
             came = "with a cache" if cache is not None else "to a layer whose sequences are split over processes"
             raise ValueError(f"visible_blocks: came {came}, whose masks are others in each call; leave it out there")
-        check_split_alike(self, self.q_proj)
+        if DTENSORS in sys.modules:
+            check_split_alike(self, self.q_proj)
         q = self._heads("query", query, self.q_proj, self.embed_dim)
         dropout_p, enable_gqa = self.dropout if self.training else 0.0, self.num_kv_heads != self.num_heads
         if cache is not None:
@@ -133,13 +134,10 @@ class ProjectedAttention(nn.Module):
             if not isinstance(is_causal, bool):
                 check_flag("is_causal", is_causal)
             window = None if window is None else check_window(window)
-            within = limits(
-                is_causal, window if cache.max_length is None else _rolling_window(window, is_causal, cache)
-            )
+            if cache.max_length is not None:
+                window = _rolling_window(window, is_causal, cache)
             with cache.serving(self, self.encoding):
-                places = self._placed(cache, query, q, query_position, within)
-                keys, values = cache.keys, cache.values
-                assert keys is not None and values is not None
+                keys, values, places = self._placed(cache, query, q, query_position, is_causal, window)
                 options = Options(
                     attn_mask=None if attn_mask is None else held_attn_mask(attn_mask, cache),
                     key_mask=None if key_mask is None else held_key_mask(key_mask, cache),
@@ -147,9 +145,7 @@ class ProjectedAttention(nn.Module):
                     key_bias=None if key_bias is None else held_key_bias(key_bias, cache),
                     softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=self.scale, backend=self.backend,
                 )  # fmt: skip
-                tensors = checked(q, keys, values, enable_gqa)
-                asked = request(*tensors, places, self.encoding, options, keys_are_prepared=True)
-                output, _ = asked.with_dropout_origin(self.own_heads).run()
+                output = steps.attend(q, keys, values, enable_gqa, self.encoding, places, options, self.own_heads)
         else:
             key = query if key is None else key
             k, v = self._keys_and_values(key, value)
@@ -247,20 +243,26 @@ class ProjectedAttention(nn.Module):
         query: Float[Tensor, "B n embed_dim"],
         q: Float[Tensor, "B Hq n D"],
         query_position: PositionsLike | None,
-        within: tuple[int | None, int | None],
-    ) -> Places:
-        """Where queries and the cache's keys stand, after those of the new tokens are appended to it."""
+        is_causal: bool,
+        window: Window | None,
+    ) -> tuple[Float[Tensor, "B Hk L D"], Float[Tensor, "B Hk L Dv"], Places]:
+        """The cache's keys and values, after those of the new tokens are appended to it, and where they and queries
+        stand.
+        """
         if cache.is_full:
             place, beside = _positions_of_queries(q, query_position, cache)
+            keys, values = cache.keys, cache.values
+            assert keys is not None and values is not None
         else:
             k, v = self._keys_and_values(query, None)
             place, beside = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
-            check_beside(k, v, cache.keys, cache.values)
             if self.encoding is not None:
                 k = prepare(self.encoding, k, {SEQUENCE: place, **beside})
-            cache.hold(k, v, place, beside)
-        sequence = Positions(place, cache.position, q.shape[2], cache.length, q.device, *within, cache.kept_rows)
-        return places_beside(sequence, beside, cache.beside)
+            keys, values = cache.hold(k, v, place, beside)
+        position, others, lengths = cache.position, cache.beside, (q.shape[2], keys.shape[2])
+        sequence = Positions(place, position, *lengths, q.device, *limits(is_causal, window), cache.kept_rows)
+        places = places_beside(sequence, beside, others) if beside or others else Places(sequence)
+        return keys, values, places
 
 
 def _refuse_other_kind(name: str, features: Tensor, projection: nn.Module) -> None:

@@ -59,7 +59,7 @@ class RowMemo(Protocol):
     """Keeps rows that depend only on parameters and offsets, so that a decoder computes each of them once."""
 
     def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Tensor:
-        """The rows [H, count, D] of `span`, from earlier results of `compute` where these cover them."""
+        """The rows [H, count, D] or [H, count] of `span`, from earlier results of `compute` where these cover them."""
         ...
 
 
@@ -203,7 +203,8 @@ class Positions:
             return Span(self.origin - self.query_length + 1, max(self.query_length + self.key_length - 1, 1))
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
-        if statically_true(last - first >= LONGEST_SPAN):
+        holds = statically_true if torch.compiler.is_compiling() else bool  # no function more in a call without a graph
+        if holds(last - first >= LONGEST_SPAN):
             axis, window = (f" on the axis {self.axis!r}", "") if self.axis != SEQUENCE else ("", "set a window, or ")
             raise ValueError(
                 f"query_position, key_position: offsets {first}..{last} are visible{axis}, more than the "
@@ -215,7 +216,8 @@ class Positions:
         """The visible offsets d with |d| <= furthest, at least one of them.
 
         It is all of -furthest .. furthest when starts are tensors, positions are explicit, or a graph is compiled.
-        Reading positions would wait for the device, and a table sized by open lengths would specialise the graph.
+        Reading positions would wait for the device, and a table sized by open lengths would specialise the graph. For a
+        memo there are more than are visible (`Span.rounded`): a decoder asks for the same at most tokens.
         """
         whole = Span(-furthest, 2 * furthest + 1)
         if self.known_origin is None or torch.compiler.is_compiling():
@@ -224,14 +226,28 @@ class Positions:
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
         if first > last:
             return whole
+        if self.memo is not None:
+            first, count = Span(first, last - first + 1).rounded()
+            assert not isinstance(first, Tensor)
+            last = first + count - 1
         first, last = min(max(first, -furthest), furthest), min(max(last, -furthest), furthest)
         return Span(first, last - first + 1)
 
     def rows(
-        self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]], span: Span
-    ) -> Float[Tensor, "H count D"]:
+        self, owner: object, compute: Callable[[Span], Float[Tensor, "H count *D"]], span: Span
+    ) -> Float[Tensor, "H count *D"]:
         """compute(span), or what `owner` computed for an earlier call, if a memo keeps it."""
         return compute(span) if self.memo is None else self.memo.rows(owner, span, compute)
+
+    def formula(
+        self, owner: object, compute: Callable[[Span], Float[Tensor, "H count"]]
+    ) -> tuple[Float[Tensor, "H count"], int | Int64[Tensor, ""]]:
+        """Rows that are a formula of the visible offsets and maybe others, and the offset of the first.
+
+        If a memo keeps them there are more than are visible (`Span.rounded`): at most tokens they are only looked up.
+        """
+        span = self.span if self.memo is None else self.span.rounded()
+        return self.rows(owner, compute, span), span.first
 
 
 def _prefix_tokens(side: Position) -> int:

@@ -11,6 +11,7 @@ from relattn.backends.cpu.inputs import MOST_AXES
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.cpu.operator import backward, forward, forward_alone, gradients, part
 from relattn.backends.cpu.prepared import prepared, prepared_backward, prepared_forward
+from relattn.backends.cpu.steps import Stepping, stepping
 from relattn.backends.dense import DenseBackend
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_operator import Answers, Forward, Prepare, operator_of
@@ -67,6 +68,12 @@ class NativeBackend:
     def prepared(self, problem: Problem, starts: Sequence[int]) -> Callable[..., Tensor] | None:
         """The call without its addresses."""
         return prepared(problem, starts, OPERATORS.recorded)
+
+    def stepping(self, problem: Problem) -> Stepping:
+        """The forward pass without what a step changes."""
+        available = kernels()
+        assert isinstance(available, Kernels)
+        return stepping(problem, available)
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

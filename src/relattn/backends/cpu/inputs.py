@@ -136,7 +136,12 @@ def rows_of(tensor: Tensor, lanes: int = LANES, dtype: torch.dtype = torch.float
 def rows_of_table(values: Tensor, lanes: int) -> Tensor:
     """[H, R, width] or, of a bias, [H, R], with the rows of a head side by side; a view of some rows may be so."""
     values = rows_of(values, 1 if values.dim() == 2 else lanes)
-    return values if values.stride()[1:] == (*values.shape[2:], 1) else values.contiguous()
+    return values if lie_side_by_side(values) else values.contiguous()
+
+
+def lie_side_by_side(values: Tensor) -> bool:
+    """Whether the rows of a head do, by their strides alone, however many rows there are."""
+    return values.stride()[1:] == (*values.shape[2:], 1)
 
 
 def _axis(axis: Axis, lanes: int, *, is_explicit: bool) -> AxisInputs:

@@ -40,6 +40,8 @@ FOUND = (OUTPUT + 9, OUTPUT + 10, OUTPUT + 11, OUTPUT + 12, OUTPUT + 17, 53, 17,
 """Fields with addresses: of the workspace; of the output, lse, maximum and total; of the gradient by the output, before
 its steps, and by lse; and of the gradients found, in the order of a problem's leaves.
 """
+KEYS, ORIGIN = 89, 92
+"""The fields with the number of keys and the first offset."""
 
 
 class Outputs(NamedTuple):
