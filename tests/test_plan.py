@@ -37,6 +37,7 @@ from relattn import (
 from relattn.backends import problem_operator
 from relattn.backends.dense import DenseBackend
 from relattn.encodings.base import EncodingSum
+from tests.seeds import start_torch
 
 HEADS, WIDTH = 4, 16
 ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding | None]] = {
@@ -399,7 +400,7 @@ def test_gradients_of_a_later_call(later: str) -> None:
     encoding = ShawEmbedding(WIDTH, 4)
 
     def found() -> Tensor:
-        torch.manual_seed(0)
+        start_torch("the gradients of a later call")
         query = torch.randn(1, HEADS, 12, WIDTH, requires_grad=True)
         wanted = [query, *encoding.parameters()]
         saved = torch.autograd.graph.saved_tensors_hooks(

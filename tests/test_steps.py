@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn import AlibiBias, KeyQueryEmbedding, RelativeEmbedding, ShawEmbedding, T5Bias, plan, steps
-from relattn.backends import select
+from relattn import AlibiBias, KeyQueryEmbedding, RelativeEmbedding, ShawEmbedding, T5Bias, steps
+from relattn.backends import problem_operator, select
 from relattn.backends.cpu import operator
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from tests.test_plan import ENCODINGS, HEADS, IN_THE_KEY, OPERATIONS, WATCHED, WIDTH, answer, changed_modules, same
@@ -248,11 +248,11 @@ def test_every_bound_of_pairs_is_known() -> None:
 @torch.no_grad()
 def test_plans_of_steps_are_bounded_and_hold_no_tensor() -> None:
     attention = RelativeMultiheadAttention(2, 1, RelativeEmbedding(2, 40))
-    for lowest in range(plan.MOST_CALLS + 9):
+    for lowest in range(problem_operator.MOST + 9):
         cache = KVCache()
         for _ in range(4):
             attention(torch.randn(1, 1, 2), is_causal=True, softcap=1.0 + lowest, cache=cache)
-    assert len(steps.STEPS) == plan.MOST_CALLS
+    assert len(steps.STEPS) == problem_operator.MOST
     left, seen = list[Any]([steps.STEPS]), set[int]()
     while left:
         one = left.pop()

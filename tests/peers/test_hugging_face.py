@@ -226,7 +226,7 @@ def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float, res
         original = api.attend
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            *_, encoding, _, _, options = args
+            *_, encoding, _, _, options, _ = args
             if encoding is not None or not residuals:
                 seen.append(options.dropout_p)
             return original(*args, **kwargs)

@@ -39,9 +39,10 @@ def test_every_backend_is_shown_beside_the_floor():
     code, printed, said = call("--encodings", "t5,layout", "--causal", "no", "--modes", "training", *TINY)
     assert code == 0
     assert said.startswith("benchmark: t5,layout at 16,32 tokens; loading PyTorch")
-    for family in ("t5, both directions, training step", "layout, both directions, training step"):
+    for encoding, chosen, other in (("t5", "native", "dense"), ("layout", "dense", "native")):
+        family = f"{encoding}, both directions, training step"
         rows = printed.partition(f"{family}, B=1, H=2, D=8, float32")[2].partition("float32")[0]
-        for name in (FLOOR, "relattn native", "relattn dense (auto)"):
+        for name in (FLOOR, f"relattn {chosen} (auto)", f"relattn {other}"):
             assert len(re.findall(rf"{re.escape(name)} [\d.]+ [\d.]+ [\d.]+-[\d.]+( !)? [\d.]+ 0\.\d+", rows)) == 2
     assert re.search(r"Not measured .* relattn sdpa it has no bias t5, B=1, H=2, D=8 layout, B=1", printed)
 
