@@ -62,7 +62,7 @@ PAIRS_FOR_A_STEP = 2**17
 more than 1.13 of it. Below, the work around the kernels is larger, but for calls whose passes are prepared.
 """
 
-PAIRS_IN_A_GRAPH = 2**16
+PAIRS_IN_A_GRAPH = 2**15
 """From this many pairs on, and where lengths are open, torch.compile gets native where an eager call does.
 
 Below, one operator costs more than the compiled operations of dense.
