@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
-from relattn import KerpleBias, SandwichBias
+from relattn import AlibiBias, KerpleBias, SandwichBias
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.positions.contiguous import ContiguousPositions
 from relattn.positions.positions import Positions
@@ -97,7 +98,19 @@ def test_how_it_prints() -> None:
 
 
 @torch.no_grad()
-def test_a_cache_keeps_sandwich_s_rows() -> None:
+@pytest.mark.parametrize("encoding", [KerpleBias(2), AlibiBias(2, learned=True)], ids=["kerple", "alibi"])
+def test_a_parameter_may_change_beside_a_cache(encoding: nn.Module) -> None:
+    """Rows of parameters that train are not kept, so later tokens meet the new ones."""
+    layer, cache, x = RelativeMultiheadAttention(8, 2, encoding), KVCache(), torch.randn(1, 12, 8)
+    layer(x[:, :8], is_causal=True, cache=cache)
+    for parameter in encoding.parameters():
+        parameter.mul_(5.0)
+    later = [layer(x[:, i : i + 1], is_causal=True, cache=cache) for i in range(8, 12)]
+    torch.testing.assert_close(torch.cat(later, dim=1), layer(x, is_causal=True)[:, 8:])
+
+
+@torch.no_grad()
+def test_sandwich_s_rows_are_kept() -> None:
     """A decoded token asks for no cosine, but for one that stands at a power of two."""
     encoding, asked = SandwichBias(2, 8), []
     layer, cache, x = RelativeMultiheadAttention(8, 2, encoding), KVCache(), torch.randn(1, 12, 8)
@@ -106,5 +119,5 @@ def test_a_cache_keeps_sandwich_s_rows() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "cos", lambda angles: asked.append(len(angles)) or cos(angles))
         pieces += [layer(x[:, i : i + 1], is_causal=True, cache=cache) for i in range(6, 12)]
-    assert asked == [8]  # -16..-9
+    assert asked == [17]  # -16..0; up to -8 were kept
     torch.testing.assert_close(torch.cat(pieces, dim=1), layer(x, is_causal=True))

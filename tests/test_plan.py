@@ -461,9 +461,9 @@ def test_plans_are_bounded_and_hold_no_tensor() -> None:
                 relative_attention(query, query, query)
         for encoding in encodings * 2:
             relative_attention(query[:, :, :9], query[:, :, :9], query[:, :, :9], encoding=encoding)
-    assert len(plan.KNOWN) == len(problem_operator.KNOWN) == problem_operator.MOST
+    assert len(plan.KNOWN) == len(problem_operator.PASSES) == problem_operator.MOST
     assert max(len(known.plans) for known in plan.KNOWN.values()) == plan.MOST_TERMS
-    left, seen = [plan.KNOWN, problem_operator.KNOWN], set[int]()
+    left, seen = [plan.KNOWN, problem_operator.PASSES], set[int]()
     while left:
         one = left.pop()
         if id(one) in seen or isinstance(one, (type, types.ModuleType)):
@@ -550,7 +550,7 @@ def test_what_is_read_while_a_pass_is_made_ready_is_in_its_key(monkeypatch: pyte
             output = relative_attention(query, query, query, encoding=encoding, is_causal=True, backend="native")
             torch.autograd.grad(output, query, query.detach())
             sys.setprofile(None)
-    assert all(problem_operator.KNOWN.values())
+    assert all(problem_operator.PASSES.values())
     assert seen <= IN_THE_KEY | WATCHED | OPERATIONS | OF_STEPS, seen - (IN_THE_KEY | WATCHED | OPERATIONS | OF_STEPS)
 
 

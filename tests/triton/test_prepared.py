@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from relattn import (
     KerpleBias,
@@ -338,3 +339,29 @@ def test_without_private_parts_of_triton_each_launch_is_its_own(monkeypatch: pyt
             gradients(encoding, tensors, cotangent, **given)
             assert [launch.kernel for launch in launched] == ["forward_kernel", "queries_kernel"]
         assert not ready.remembered
+
+
+@compiled
+@pytest.mark.parametrize("name", ["relative", "shaw"])
+def test_a_checkpoint_may_compute_the_first_call_again_by_its_plan(name: str) -> None:
+    """It compares what both have saved."""
+    encoding = {"relative": RelativeEmbedding(WIDTH, 64), "shaw": ShawEmbedding(WIDTH, 4)}[name]
+    with silent():
+        for length in (9, 9, 12):
+            query = torch.randn(1, 1, length, WIDTH, requires_grad=True)
+
+            def call(query: Tensor) -> Tensor:
+                return relative_attention(query, query, query, encoding=encoding, is_causal=True, backend="triton")
+
+            output: Any = checkpoint(call, query, use_reentrant=False)
+            output.sum().backward()
+            assert query.grad is not None
+
+
+def test_nothing_is_held_when_a_pass_was_noted() -> None:
+    tensor = torch.randn(3)
+    with replay.noting():
+        replay.note(None, 1, ())
+        replay.notes.launches.append((None, 1, (tensor, replay.new_memory(tensor, (2,)))))  # pyright: ignore[reportArgumentType]
+    assert replay.notes.made is None
+    assert not replay.notes.launches

@@ -75,7 +75,7 @@ class Operators(NamedTuple):
 MOST = 256
 """Kept at a time, of each kind."""
 Kept = TypeVar("Kept")
-KNOWN: dict[Hashable, Callable[..., Any] | None] = {}
+PASSES: dict[Hashable, Callable[..., Any] | None] = {}
 """The passes that were made ready, by what is read while one is made; None for one that is not, or not yet."""
 
 
@@ -108,12 +108,12 @@ def operator_of(
     )
 
     def run_forward(*arguments) -> Forward:
-        if (known := KNOWN.get(read := prepare and _read_of(name, None, *arguments))) is not None:
+        if (known := PASSES.get(read := prepare and _read_of(name, None, *arguments))) is not None:
             return known(arguments[0])
         problem, seed = problem_of(*arguments, read=reads_starts)
         with without_autocast(problem.query):
             if prepare and _is_seen_again(read) and (made := prepare.forward(problem)):
-                keep(KNOWN, read, made)
+                keep(PASSES, read, made)
                 return made(arguments[0])
             return forward(problem, seed)
 
@@ -121,7 +121,7 @@ def operator_of(
         output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[int], *arguments
     ) -> list[Tensor]:
         answers = Answers(output, maximum, total, output_gradient, lse_gradient)
-        if (known := KNOWN.get(read := prepare and _read_of(name, tuple(wanted), *arguments))) is not None:
+        if (known := PASSES.get(read := prepare and _read_of(name, tuple(wanted), *arguments))) is not None:
             return known(arguments[0], answers)
         problem, seed = problem_of(*arguments, read=reads_starts)
         leaves = problem.leaves()
@@ -132,7 +132,7 @@ def operator_of(
         tree = Differentiable.of(asked)
         with without_autocast(problem.query):
             if prepare and _is_seen_again(read) and (made := prepare.backward(problem, tree)):
-                keep(KNOWN, read, made)
+                keep(PASSES, read, made)
                 return made(arguments[0], answers)
             gradients = finished(problem, tree, backward(problem, seed, answers, tree)).leaves()
         return [gradients[places[which]] for which in wanted]  # pyright: ignore[reportReturnType]
@@ -206,9 +206,9 @@ def operator_of(
 
 def _is_seen_again(read: Hashable | None) -> bool:
     """Whether a pass with these metadata has run before: only then one is made ready, which takes longer."""
-    if read is None or read in KNOWN:
+    if read is None or read in PASSES:
         return read is not None
-    keep(KNOWN, read, None)
+    keep(PASSES, read, None)
     return False
 
 

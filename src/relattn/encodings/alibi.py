@@ -77,16 +77,14 @@ class AlibiBias(RelativeEncoding):
         if parameter is not None:
             check_kind("slopes", parameter, query)
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+        span = positions.span
         if parameter is None:
-            span = positions.span.rounded()
+            span = span.rounded()
             slopes = self.num_heads if self.given_slopes is None else self.given_slopes
             bias = _fixed_rows(*span, slopes, self.heads, self.signed, dtype, query.device)
-            return ScoreTerms(bias=OffsetTable(bias, span.first, "error"))
-
-        def rows(span: Span) -> Float[Tensor, "H count"]:
-            return _rows(parameter.double(), _distances(*span, self.signed, query.device), dtype)
-
-        return ScoreTerms(bias=OffsetTable(*positions.formula(self, rows), "error"))
+        else:
+            bias = _rows(parameter.double(), _distances(*span, self.signed, query.device), dtype)
+        return ScoreTerms(bias=OffsetTable(bias, span.first, "error"))
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

@@ -130,10 +130,11 @@ class RelativeEncoding(nn.Module, ABC):
         return more_rows(table, positions)
 
     def extra_repr(self) -> str:
-        """The arguments it was made with, for `print`: those that it keeps under their names."""
+        """Arguments it was made with, for `print`: those that it keeps under their names, and that print as text."""
         made_with = []
         for name, parameter in inspect.signature(type(self)).parameters.items():
-            if hasattr(self, name) and not isinstance(value := getattr(self, name), (Tensor, nn.Module, list)):
+            value = getattr(self, name, self)
+            if not isinstance(value, (Tensor, nn.Module, list)) and type(value).__repr__ is not object.__repr__:
                 required = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
                 made_with.append(repr(value) if required else f"{name}={value!r}")
         return ", ".join(made_with)

@@ -66,18 +66,16 @@ class KerpleBias(RelativeEncoding):
         nn.init.uniform_(self.r2, 0.0, largest_r2)
 
     def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
-        """b[d] = -r1 * log(1 + r2 * |d|), or -r1 * |d|^r2, on the span; a cache keeps the rows."""
+        """b[d] = -r1 * log(1 + r2 * |d|), or -r1 * |d|^r2, on the span."""
         check_heads("KerpleBias", self.num_heads, None, query, self.r1)
         check_kind("r1", self.r1, query)
         check_kind("r2", self.r2, query)
-        return ScoreTerms(bias=OffsetTable(*positions.formula(self, self._rows), "error"))
-
-    def _rows(self, span: Span) -> Float[Tensor, "H count"]:
+        span = positions.span
         r1 = _bounded(wide(self.r1), None).unsqueeze(-1)
         r2 = _bounded(wide(self.r2), LARGEST_POWER if self.kind == "power" else None).unsqueeze(-1)
-        distances = _distances(*span, r1.dtype, r1.device)
+        distances = _distances(*span, r1.dtype, query.device)
         grown = torch.log1p(r2 * distances) if self.kind == "log" else _power(distances, r2)
-        return -r1 * grown
+        return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "error"))
 
 
 @lru_tensor_cache(LONG_TENSORS)

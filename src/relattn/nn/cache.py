@@ -45,8 +45,8 @@ class KVCache:
 
     One cache serves one layer. Keys go in once, as the encoding prepared them (RoPE: rotated), and stay as they are.
     While no gradient is recorded a step copies nothing of the held keys and values. Rows that an encoding computes from
-    its parameters and an offset (Transformer-XL's projected sinusoids, KERPLE's penalties) are kept as well. So do not
-    change a parameter while a cache is in use.
+    its parameters and an offset (Transformer-XL's projected sinusoids) are kept as well. So do not change a parameter
+    while a cache is in use.
 
     Copies, shallow, deep or pickled, hold the same keys independently of this cache. They may serve another layer if
     its encoding prints the same. A copy is a ValueError where a graph holds the keys: `detach` first.

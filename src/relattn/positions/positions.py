@@ -239,16 +239,6 @@ class Positions:
         """compute(span), or what `owner` computed for an earlier call, if a memo keeps it."""
         return compute(span) if self.memo is None else self.memo.rows(owner, span, compute)
 
-    def formula(
-        self, owner: object, compute: Callable[[Span], Float[Tensor, "H count"]]
-    ) -> tuple[Float[Tensor, "H count"], int | Int64[Tensor, ""]]:
-        """Rows that are a formula of the visible offsets and maybe others, and the offset of the first.
-
-        If a memo keeps them there are more than are visible (`Span.rounded`): at most tokens they are only looked up.
-        """
-        span = self.span if self.memo is None else self.span.rounded()
-        return self.rows(owner, compute, span), span.first
-
 
 def _prefix_tokens(side: Position) -> int:
     return side.prefix_tokens if isinstance(side, GridPositions) else 0

@@ -33,13 +33,14 @@ AXIS = struct.Struct("=48q")
 INPUTS = (0, 4, 8, 12, 16, 25, 34, 43)
 """The fields with the addresses of q, k and v, and of r, RK, RQ, RV and b of the sequence."""
 WORKSPACE = CALL.size // 8 - 1
+"""The field with the address of the workspace."""
 OUTPUT = WORKSPACE - 23
 OUTPUTS = range(OUTPUT, OUTPUT + 4)
+"""Those of the output, lse, maximum and total."""
 BY_OUTPUT, BY_LSE = range(OUTPUT + 4, OUTPUT + 8), OUTPUT + 8
+"""Those of the gradient by the output, with its steps, and by lse."""
 FOUND = (OUTPUT + 9, OUTPUT + 10, OUTPUT + 11, OUTPUT + 12, OUTPUT + 17, 53, 17, 26, 35, 44)
-"""Fields with addresses: of the workspace; of the output, lse, maximum and total; of the gradient by the output, before
-its steps, and by lse; and of the gradients found, in the order of a problem's leaves.
-"""
+"""Those of the gradients found, in the order of a problem's leaves."""
 KEYS, ORIGIN = 89, 92
 """The fields with the number of keys and the first offset."""
 

@@ -47,10 +47,13 @@ class Rows(NamedTuple):
     beyond: Any
     copied: torch.dtype | None
 
+    def narrowed(self, values: Tensor) -> Tensor:
+        """They, from the values of the table or from themselves."""
+        return values if values.shape[1] == self.count else values[:, self.start : self.start + self.count]
+
     def of(self, values: Tensor) -> Tensor:
-        """They, or their copy, from the values of the table or from themselves."""
-        if values.shape[1] != self.count:
-            values = values[:, self.start : self.start + self.count]
+        """They, or their copy."""
+        values = self.narrowed(values)
         return values if self.copied is None else values.to(self.copied).contiguous()
 
 
@@ -70,7 +73,11 @@ class Prepared(NamedTuple):
     def __call__(self, *tensors: Tensor | None) -> Float[Tensor, "B Hq Lq Dv"]:
         """O."""
         if self.records:
-            return Recorded.apply(self, *tensors)  # pyright: ignore[reportReturnType]
+            given = list(tensors)
+            for n, rows in enumerate(self.rows):
+                if rows is not None and (values := given[n]) is not None:
+                    given[n] = rows.narrowed(values)
+            return Recorded.apply(self, *given)  # pyright: ignore[reportReturnType]
         return self.run(_output_of, tensors)
 
     def run(
@@ -124,18 +131,21 @@ class Prepared(NamedTuple):
 
 
 class Recorded(torch.autograd.Function):
-    """A call that autograd records."""
+    """A call that autograd records.
+
+    It saves what the operator saves, in its order, because checkpointing may compute one again by the other.
+    """
 
     @staticmethod
     def forward(ctx: Any, prepared: Prepared, *tensors: Tensor | None) -> Tensor:  # noqa: D102
         output, _, maximum, total = prepared.run(forward, tensors)
         ctx.prepared = prepared
-        ctx.save_for_backward(*tensors, output, maximum, total)
+        ctx.save_for_backward(output, maximum, total, *tensors)
         return output
 
     @staticmethod
     def backward(ctx: Any, by_output: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102  # pyright: ignore[reportIncompatibleMethodOverride]
-        *tensors, output, maximum, total = ctx.saved_tensors
+        output, maximum, total, *tensors = ctx.saved_tensors
         prepared, wanted = ctx.prepared, ctx.needs_input_grad[1:]
         if is_batched(by_output):
             raise refusal("triton", "it takes no batched gradients (is_grads_batched)")
@@ -159,22 +169,13 @@ class Recorded(torch.autograd.Function):
             for n, gradient in enumerate((query, key, value, of_axis.relative_query, *of_axis.tables)):
                 found[n] = gradient if wanted[n] else None
         for n, rows in enumerate(prepared.rows):
-            if rows is not None and found[n] is not None:
-                found[n] = _of_whole(tensors[n], rows, found[n])
+            if rows is not None and (gradient := found[n]) is not None:
+                found[n] = gradient.to(tensors[n].dtype)
         return None, *found
 
 
 def _output_of(call: Call) -> Tensor:
     return forward(call).output
-
-
-def _of_whole(values: Any, rows: Rows, gradient: Any) -> Tensor:
-    """The gradient by a table from that by the rows that are met."""
-    if rows.count == values.shape[1]:
-        return gradient.to(values.dtype)
-    whole = values.new_zeros(values.shape)
-    whole[:, rows.start : rows.start + rows.count] = gradient
-    return whole
 
 
 def prepared(problem: Problem, starts: Sequence[int]) -> Prepared | None:

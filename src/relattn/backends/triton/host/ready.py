@@ -6,8 +6,8 @@ these, argument by argument, and writes the options as a text. Here a launch is 
 options, and by the same specialization, from the same function of Triton. A launch that is known calls the compiled
 kernel.
 
-What of Triton is not public is called here alone. Where this Triton lacks it, nothing is kept, and each launch is
-Triton's own.
+What of Triton's launch is not public is called here alone. Where this Triton lacks `specialize` or a method that is
+called here, nothing is kept, and each launch is Triton's own.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def noting() -> Iterator[None]:
     try:
         yield
     finally:
-        notes.made = None
+        notes.made, notes.launches = None, []  # what they hold is no longer held
 
 
 def note(ready: Ready | None, programs: int, arguments: tuple) -> None:
