@@ -14,6 +14,7 @@ from relattn import (
     KeyQueryEmbedding,
     OffsetTable,
     RelativeEmbedding,
+    RelativeEncoding,
     RotaryEmbedding,
     SandwichBias,
     ScoreTerms,
@@ -209,3 +210,16 @@ def test_a_scale_is_a_float() -> None:
     tensors = [torch.zeros(1, 2, 6, 8, requires_grad=True) for _ in range(3)]
     with FlopCounterMode(display=False):
         assert relative_attention(*tensors, scale=10**20, backend="blocks").count_nonzero() == 0
+
+
+class Configured(RelativeEncoding):
+    """An encoding that keeps an object without a text of its own."""
+
+    def __init__(self, num_heads: int, config: object, *, kind: str = "a") -> None:
+        super().__init__()
+        self.num_heads, self.config, self.kind = num_heads, config, kind
+
+
+def test_an_encoding_prints_what_prints_as_text() -> None:
+    """No address: a copy of it prints the same, and takes a copy of its cache."""
+    assert repr(Configured(2, object())) == "Configured(2, kind='a')"
