@@ -219,6 +219,9 @@ class Configured(RelativeEncoding):
         super().__init__()
         self.num_heads, self.config, self.kind = num_heads, config, kind
 
+    def terms(self, query: torch.Tensor, key: torch.Tensor, positions: Any) -> Any:
+        raise AssertionError
+
 
 def test_an_encoding_prints_what_prints_as_text() -> None:
     """No address: a copy of it prints the same, and takes a copy of its cache."""
