@@ -107,8 +107,11 @@ def test_deberta_under_autocast() -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["t5", "mt5", "umt5", "longt5_transient_global", "bloom", "mpt"])
 def test_layers_checkpointed_with_reentry(name: str) -> None:
-    """use_reentrant=True makes whatever a layer returns its own output, a shared position bias among it."""
-    model = made(name, use_cache=False)
+    """use_reentrant=True makes whatever a layer returns its own output, a shared position bias among it.
+
+    In float64: in float32 rounding alone reaches 1e-5 of the largest gradient of such a model.
+    """
+    model = made(name, use_cache=False).double()
     plain, twin = gradients(patched_copy(model), name), patched_copy(model).train()
     for module in twin.modules():
         if isinstance(module, nn.Dropout):
@@ -121,7 +124,8 @@ def test_layers_checkpointed_with_reentry(name: str) -> None:
     again = gradients(twin, name)
     assert plain.keys() == again.keys()
     for key, expected in plain.items():
-        torch.testing.assert_close(again[key], expected, rtol=1e-3, atol=1e-4, msg=key)
+        largest = expected.abs().max().item()  # sums round by their terms, not by what is left of them
+        torch.testing.assert_close(again[key], expected, rtol=0.0, atol=1e-12 * largest, msg=key)
 
 
 def gradients(model: Any, name: str) -> dict[str, Tensor]:

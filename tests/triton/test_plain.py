@@ -93,5 +93,5 @@ def test_a_plain_call_is_compiled_as_if_there_were_nothing_else(tmp_path: Path) 
     without = Without()
     for file in (tmp_path / "relattn/backends/triton").rglob("*.py"):
         file.write_text(ast.unparse(without.visit(ast.parse(file.read_text()))))
-    assert without.taken >= 29
+    assert without.taken >= 27
     assert printed_by(tmp_path) == whole
