@@ -97,7 +97,7 @@ def changed(attention: RelativeMultiheadAttention, caches: tuple[KVCache, KVCach
     return caches
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 300))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 66))])
 def test_a_life_of_a_cache(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bits, strides, flags and errors of steps without plans; prompts end near the bounds of pairs."""
     made, hits = list[object](), 0
