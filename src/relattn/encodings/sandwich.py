@@ -51,12 +51,15 @@ class SandwichBias(RelativeEncoding):
             raise ValueError(f"width: got {self.width}; expected an even width, a sine and a cosine for each frequency")
 
     def terms(self, query: Query, key: Key, positions: Positions) -> ScoreTerms:
-        """b[d] = p_i . p_j / c_h on the span."""
+        """b[d] = p_i . p_j / c_h on the span; a cache keeps the rows."""
         check_heads("SandwichBias", len(self.heads), None, query)
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        span = positions.span.rounded()
-        bias = _rows(*span, self.width, self.num_heads, self.heads, dtype, query.device)
-        return ScoreTerms(bias=OffsetTable(bias, span.first, "error"))
+
+        def rows(span: Span) -> Float[Tensor, "H count"]:
+            return _rows(*span, self.width, self.num_heads, self.heads, dtype, query.device)
+
+        span = positions.span
+        return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span), span.first, "error"))
 
 
 @lru_tensor_cache(LONG_TENSORS)
