@@ -447,6 +447,21 @@ def test_keys_that_no_query_sees_do_not_matter() -> None:
         torch.testing.assert_close(found, expected)
 
 
+def hold_no_tensor(*stores: object) -> None:
+    """Nor does anything that they refer to, closures included; but for classes and modules."""
+    left, seen = list[Any](stores), set[int]()
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, (type, types.ModuleType)):
+            continue
+        if isinstance(one, types.FunctionType):
+            left += [cell.cell_contents for cell in one.__closure__ or ()]
+            continue
+        seen.add(id(one))
+        assert not isinstance(one, Tensor)
+        left += gc.get_referents(one)
+
+
 def test_plans_are_bounded_and_hold_no_tensor() -> None:
     """Neither over many lengths nor over many tables."""
     encodings = [RelativeEmbedding(WIDTH, 20 + n) for n in range(2 * plan.MOST_TERMS)]
@@ -463,17 +478,7 @@ def test_plans_are_bounded_and_hold_no_tensor() -> None:
             relative_attention(query[:, :, :9], query[:, :, :9], query[:, :, :9], encoding=encoding)
     assert len(plan.KNOWN) == len(problem_operator.PASSES) == problem_operator.MOST
     assert max(len(known.plans) for known in plan.KNOWN.values()) == plan.MOST_TERMS
-    left, seen = [plan.KNOWN, problem_operator.PASSES], set[int]()
-    while left:
-        one = left.pop()
-        if id(one) in seen or isinstance(one, (type, types.ModuleType)):
-            continue
-        if isinstance(one, types.FunctionType):
-            left += [cell.cell_contents for cell in one.__closure__ or ()]
-            continue
-        seen.add(id(one))
-        assert not isinstance(one, Tensor)
-        left += gc.get_referents(one)
+    hold_no_tensor(plan.KNOWN, problem_operator.PASSES)
 
 
 def test_threads_share_plans() -> None:

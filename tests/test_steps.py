@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -19,7 +18,18 @@ from relattn import AlibiBias, KeyQueryEmbedding, RelativeEmbedding, ShawEmbeddi
 from relattn.backends import problem_operator, select
 from relattn.backends.cpu import operator
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from tests.test_plan import ENCODINGS, HEADS, IN_THE_KEY, OPERATIONS, WATCHED, WIDTH, answer, changed_modules, same
+from tests.test_plan import (
+    ENCODINGS,
+    HEADS,
+    IN_THE_KEY,
+    OPERATIONS,
+    WATCHED,
+    WIDTH,
+    answer,
+    changed_modules,
+    hold_no_tensor,
+    same,
+)
 
 MODEL, BATCH, LONG = HEADS * WIDTH, 2, 600
 OF_STEPS: dict[str, Callable[[], relattn.RelativeEncoding | None]] = {
@@ -253,17 +263,7 @@ def test_plans_of_steps_are_bounded_and_hold_no_tensor() -> None:
         for _ in range(4):
             attention(torch.randn(1, 1, 2), is_causal=True, softcap=1.0 + lowest, cache=cache)
     assert len(steps.STEPS) == problem_operator.MOST
-    left, seen = list[Any]([steps.STEPS]), set[int]()
-    while left:
-        one = left.pop()
-        if id(one) in seen or isinstance(one, (type, types.ModuleType)):
-            continue
-        if isinstance(one, types.FunctionType):
-            left += [cell.cell_contents for cell in one.__closure__ or ()]
-            continue
-        seen.add(id(one))
-        assert not isinstance(one, Tensor)
-        left += gc.get_referents(one)
+    hold_no_tensor(steps.STEPS)
 
 
 def test_threads_share_plans_of_steps() -> None:

@@ -22,7 +22,7 @@ from measure.frames import Answer, attention
 from measure.studies import instructions, layer_decoding
 from measure.studies.parts import LIBRARIES, Share, by_library, by_part, kernel, shares_of
 from measure.studies.study import Figures, Study, figures_of, quartiles, table
-from relattn.backends.cpu import backend, operator, rotation
+from relattn.backends.cpu import operator, rotation
 from relattn.backends.cpu.library import Kernels, kernels
 from relattn.cli.bench.timing import Spread
 
@@ -121,7 +121,6 @@ def prepared(case: str) -> Iterator[Pair]:
     seen = cache(lambda: native._replace(**run))
     with (
         patch.object(operator, "kernels", seen),  # every module that runs kernels, by the name it has for them
-        patch.object(backend, "kernels", seen),
         patch.object(rotation, "kernels", seen),
         patch.object(driver, "_active", NoDriver()),
         patch.object(reasons, "of_the_place", lambda device, index: []),

@@ -126,9 +126,9 @@ def _planned(known: Known, query: Tensor, key: Tensor, value: Tensor, encoding: 
     if encoding is not None:
         key = prepare(encoding, key, {SEQUENCE: known.places.sequence.key})
         terms = encoding(lowered, query, key, value, known.places)
-    read = _read_of_terms(None if key is given else key, terms)
-    plan = None if read is None else known.plans.get(read)
     tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
+    read = _read_of_terms(None if key is given else key, terms, tables)
+    plan = None if read is None else known.plans.get(read)
     if plan is None:
         asked = request(query, key, value, query.shape[:1], known.places, terms, options)
         if read is None:
@@ -180,12 +180,12 @@ def read_of_settings(encoding: object, options: Options) -> Hashable | None:
     return softcap, scale, backend, torch.is_grad_enabled(), torch.get_num_threads(), is_interpreted
 
 
-def _read_of_terms(key: Tensor | None, terms: ScoreTerms) -> Hashable | None:
+def _read_of_terms(key: Tensor | None, terms: ScoreTerms, tables: Tables) -> Hashable | None:
     """What is read of terms, and of the key if the encoding prepared another; None where the call has no plan."""
     if type(terms) is not ScoreTerms or terms.axes:
         return None
     tensors, rules = [key, terms.query, terms.key, terms.relative_query], []
-    for table in (terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias):
+    for table in tables:
         if table is not None:
             if type(table) is not OffsetTable or type(table.first) is not int:
                 return None

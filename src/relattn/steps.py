@@ -24,7 +24,7 @@ from relattn.equation.problem import Part
 from relattn.equation.tables import OffsetTable
 from relattn.equation.terms import ScoreTerms
 from relattn.interception import read_of
-from relattn.plan import MOST_TERMS, read_of_settings
+from relattn.plan import MOST_TERMS, Tables, read_of_settings
 from relattn.positions.places import Places
 
 PAIRS = sorted({
@@ -66,7 +66,8 @@ def attend(
             keep(STEPS, read, {})
         return output
     terms = NOTHING if encoding is None else encoding(lowered, query, key, value, places)
-    of_terms = _read_of_terms(terms)
+    tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
+    of_terms = _read_of_terms(terms, tables)
     step = None if of_terms is None else plans.get(of_terms)
     if step is None:
         made = None if encoding is None else terms
@@ -77,7 +78,6 @@ def attend(
     r = terms.relative_query
     if terms.query is not None:
         r, query = query if r is None and terms.relative_keys is not None else r, terms.query
-    tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
     return step(places.sequence, query, key, value, r, *tables)
 
 
@@ -110,12 +110,12 @@ def _read_of_step(
     return tuple(found)
 
 
-def _read_of_terms(terms: ScoreTerms) -> Hashable | None:
+def _read_of_terms(terms: ScoreTerms, tables: Tables) -> Hashable | None:
     """What is read of terms; None where the step has no plan."""
     if type(terms) is not ScoreTerms or terms.axes or terms.key is not None:
         return None
     tensors, found = [terms.query, terms.relative_query], []
-    for table in (terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias):
+    for table in tables:
         if table is not None and (type(table) is not OffsetTable or type(table.first) is not int):
             return None
         tensors.append(None if table is None else table.values)

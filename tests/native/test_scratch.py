@@ -24,7 +24,7 @@ def test_without_memory_for_scratch_nothing_is_computed(queries: int) -> None:
 
     output = step()
     expected = torch.autograd.grad(output, leaves, retain_graph=True)
-    found, made = operator._kernels(), operator.unwritten
+    found, made = operator.loaded_kernels(), operator.unwritten
 
     def recorded(name: str) -> Any:
         kernel = getattr(found, name)
@@ -32,7 +32,7 @@ def test_without_memory_for_scratch_nothing_is_computed(queries: int) -> None:
 
     watched = found._replace(**{name: recorded(name) for name in ("forward", "backward", "few")})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operator, "_kernels", lambda: watched)
+        patch.setattr(operator, "loaded_kernels", lambda: watched)
         patch.setattr(operator, "unwritten", lambda floats: made(TOO_MANY))
         with pytest.raises(RuntimeError, match="can't allocate memory"):
             step()

@@ -71,9 +71,7 @@ class NativeBackend:
 
     def stepping(self, problem: Problem) -> Stepping:
         """The forward pass without what a step changes."""
-        available = kernels()
-        assert isinstance(available, Kernels)
-        return stepping(problem, available)
+        return stepping(problem)
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

@@ -60,9 +60,7 @@ def attend(problem: Problem, seed: Seed, *, return_lse: bool, for_backward: bool
                 tensor.fill_(value)
     if lse is not None and inputs.key_shift is not None:
         lse += inputs.key_shift
-    if width != output.shape[3]:
-        output = output[..., :width].contiguous()
-    return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])
+    return Outputs(answer_of(output, width, problem.output_dtype), *outputs[1:])
 
 
 def backward(
@@ -76,8 +74,8 @@ def backward(
         cotangents, outputs = read_answers(answers)
         _run(problem, inputs, outputs, Gradients(*cotangents, Differentiable.of(buffers)), seed)
     for n, (buffer, tensor) in enumerate(zip(buffers, problem.leaves(), strict=True)):
-        if buffer is not None and tensor is not None and buffer.shape[-1] != tensor.shape[-1]:
-            buffers[n] = buffer[..., : tensor.shape[-1]].contiguous()
+        if buffer is not None and tensor is not None:
+            buffers[n] = answer_of(buffer, tensor.shape[-1], torch.float32)
     return Differentiable.of(buffers)
 
 
@@ -95,6 +93,13 @@ def read_answers(answers: Answers) -> tuple[tuple[Tensor, Tensor], Outputs]:
     output, maximum, total = rows_of(answers.output), answers.maximum, answers.total
     cotangents = rows_of(answers.output_gradient), answers.lse_gradient.float().resolve_neg().contiguous()
     return cotangents, Outputs(output.contiguous(), None, maximum.contiguous(), total.contiguous())
+
+
+def answer_of(rows: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Rows of the kernels without the lanes beyond their width, in a dtype."""
+    if width != rows.shape[-1]:
+        rows = rows[..., :width].contiguous()
+    return rows if dtype == torch.float32 else rows.to(dtype)
 
 
 def has_few_queries(problem: Problem) -> bool:
@@ -117,7 +122,7 @@ def ready(
     problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: Seed, *, few: bool
 ) -> tuple[bytearray, int, Callable[[int], None]]:
     """A call without its workspace, the floats of the workspace, and the kernel that takes the call's address."""
-    native = _kernels()
+    native = loaded_kernels()
     threads = torch.get_num_threads() if problem.num_pairs() >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
     as_backward = gradients is not None or (outputs.maximum is not None and _multiplies_explicit_rows(inputs))
     most_queries, most_keys = BACKWARD_BLOCKS if as_backward else FORWARD_BLOCKS
@@ -147,7 +152,8 @@ def _multiplies_explicit_rows(inputs: Inputs) -> bool:
     )
 
 
-def _kernels() -> Kernels:
+def loaded_kernels() -> Kernels:
+    """The kernels, for calls that have any."""
     available = kernels()
     if not isinstance(available, Kernels):  # an exported graph calls the operator without asking any backend
         raise UnsupportedError(f"backend='native' cannot run this: {available}; use 'blocks'", {"native": [available]})

@@ -26,13 +26,12 @@ from relattn.backends.cpu.layout import (
     Gradients,
     Outputs,
     addresses,
-)  # fmt: skip
-from relattn.backends.cpu.operator import FLOATS
+)
+from relattn.backends.cpu.operator import FLOATS, answer_of
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.equation.problem import Differentiable, Problem
 
 FIELDS = ctypes.c_int64 * (CALL.size // 8)
-NO_STARTS = (0, 0, 0, 0)
 Straight = Callable[..., Float[Tensor, "B Hq Lq Dv"]]
 
 
@@ -95,7 +94,7 @@ def prepared(problem: Problem, starts: Sequence[int], recorded: Callable[[Proble
     def attend(*tensors: Tensor | None) -> Float[Tensor, "B Hq Lq Dv"]:
         output = torch.empty(shape, **FLOATS)
         launch(tensors, ((OUTPUT, output.data_ptr()),))
-        return output if is_answer else _answer(output, width, dtype)
+        return output if is_answer else answer_of(output, width, dtype)
 
     return attend
 
@@ -106,13 +105,12 @@ def prepared_forward(problem: Problem) -> Callable[[Sequence[Tensor]], Forward] 
         return None
     inputs, dtype, width = Inputs.of(problem), problem.output_dtype, problem.value.shape[3]
     shape = (*problem.query.shape[:3], inputs.value.shape[3])
-    launch = _launch(problem, inputs, Outputs(*_empty_outputs(shape)), None, NO_STARTS)
-    launch = launch._replace(reads=_of_tensors(problem, launch.reads))
+    launch = _launch_of_tensors(problem, inputs, Outputs(*_empty_outputs(shape)), None)
 
     def attend(tensors: Sequence[Tensor]) -> Forward:
         output, *numbers = outputs = _empty_outputs(shape)
         launch(tensors, zip(OUTPUTS, addresses(outputs), strict=True))
-        return Forward(_answer(output, width, dtype), *numbers)
+        return Forward(answer_of(output, width, dtype), *numbers)
 
     return attend
 
@@ -132,8 +130,7 @@ def prepared_backward(
             made.append((field, buffer.shape, leaf.shape[-1], leaf.dtype))
     output, lse, *numbers = _empty_outputs((*problem.query.shape[:3], inputs.value.shape[3]))
     gradients = Gradients(output, lse, Differentiable.of(buffers))
-    launch = _launch(problem, inputs, Outputs(output, None, *numbers), gradients, NO_STARTS)
-    launch = launch._replace(reads=_of_tensors(problem, launch.reads))
+    launch = _launch_of_tensors(problem, inputs, Outputs(output, None, *numbers), gradients)
 
     def backward(tensors: Sequence[Tensor], answers: Answers) -> list[Tensor]:
         (by_output, by_lse), outputs = operator.read_answers(answers)
@@ -145,7 +142,7 @@ def prepared_backward(
             others.append((field, gradient.data_ptr()))
             found.append((gradient, width, dtype))
         launch(tensors, others)
-        return list(starmap(_answer, found))
+        return list(starmap(answer_of, found))
 
     return backward
 
@@ -206,23 +203,16 @@ def _launch(
     return Launch(bytes(call), reads, floats, kernel)
 
 
-def _of_tensors(problem: Problem, reads: Sequence[Read | None]) -> list[Read | None]:
-    """Those of the tensors that the problem has."""
-    axis = problem.axes[0]
+def _launch_of_tensors(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None) -> Launch:
+    """The same, for calls that give the tensors that the problem has, and no table beyond its rows."""
+    launch, axis = _launch(problem, inputs, outputs, gradients, (0, 0, 0, 0)), problem.axes[0]
     held = (*problem[:3], axis.relative_query, *axis[2:])
-    return [read for read, one in zip(reads, held, strict=True) if one is not None]
+    return launch._replace(reads=[read for read, one in zip(launch.reads, held, strict=True) if one is not None])
 
 
 def _empty_outputs(shape: Sequence[int]) -> list[Tensor]:
     """For O, lse, maximum and total."""
     return [torch.empty(shape if n == 0 else shape[:3], **FLOATS) for n in range(4)]
-
-
-def _answer(rows: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Without the lanes beyond its width, in its dtype."""
-    if width != rows.shape[-1]:
-        rows = rows[..., :width].contiguous()
-    return rows if dtype == torch.float32 else rows.to(dtype)
 
 
 def _rows_met(start: int, end: int, lanes: int, values: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from relattn.backends.cpu import operator
 from relattn.backends.cpu.inputs import Inputs, lie_side_by_side, rows_of, rows_of_table
 from relattn.backends.cpu.layout import INPUTS, KEYS, ORIGIN, OUTPUT, WORKSPACE, Outputs
 from relattn.backends.cpu.library import Kernels
-from relattn.backends.cpu.operator import FLOATS, ready
+from relattn.backends.cpu.operator import FLOATS, loaded_kernels, ready
 from relattn.backends.cpu.prepared import FIELDS
 from relattn.equation.problem import Problem
 from relattn.equation.tables import OffsetTable
@@ -69,7 +69,7 @@ class Stepping(NamedTuple):
         return output if self.dtype == torch.float32 else output.to(self.dtype)
 
 
-def stepping(problem: Problem, native: Kernels) -> Stepping:
+def stepping(problem: Problem) -> Stepping:
     """The forward pass of a problem of few queries, which has no mask but limits and asks for no gradient."""
     inputs, axis = Inputs.of(problem, few=True), problem.axes[0]
     features, shape = inputs.axes[0], (*problem.query.shape[:3], inputs.value.shape[3])
@@ -85,4 +85,4 @@ def stepping(problem: Problem, native: Kernels) -> Stepping:
     for table in axis[2:]:
         rows = None if table is None else table.values
         copies.append(rows is not None and not (rows_of(rows, 1) is rows and lie_side_by_side(rows)))
-    return Stepping(bytes(call), tuple(changes), tuple(copies), shape, problem.output_dtype, native)
+    return Stepping(bytes(call), tuple(changes), tuple(copies), shape, problem.output_dtype, loaded_kernels())
